@@ -1,0 +1,111 @@
+"""What the decode loop needs of a drafter. One file a method; drafters never import drafters."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from blockdraft.targets.base import Target
+from blockdraft.types import Proposal
+
+
+@dataclass(frozen=True)
+class DraftBatch:
+    """The rows to draft for: sequence i lives in slot i.
+
+    Attributes:
+        anchor_ids: last committed token x_a of each row.
+        positions: position a of each anchor; features exist for positions 0..a-1.
+        token_ids: every committed token of each row, prompt included (the last one is x_a).
+        max_lens: most tokens worth drafting for each row (its limit may be near); may be 0.
+        temperatures: of each row; below GREEDY_TEMPERATURE the draft is greedy, its q one-hot.
+        uniforms: draws in [0, 1) for token a+1+j of each row; None when every row is greedy.
+    """
+
+    anchor_ids: Int64[Tensor, "b"]
+    positions: tuple[int, ...]
+    token_ids: Sequence[Sequence[int]]
+    max_lens: tuple[int, ...]
+    temperatures: tuple[float, ...]
+    uniforms: Float64[Tensor, "b k"] | None = None
+
+
+class DraftContext(ABC):
+    """What a drafter remembers of each slot between cycles. Owned by the loop, not the drafter."""
+
+    @abstractmethod
+    def append(
+        self,
+        features: Float[Tensor, "b t f"] | None,
+        first_slot: int,
+        starts: Sequence[int],
+        lens: Sequence[int],
+    ) -> None:
+        """Store the first `lens[i]` feature rows of sequence i, from position `starts[i]` on."""
+
+    @abstractmethod
+    def move(self, src: int, dst: int) -> None:
+        """Move a slot's rows to another slot; the source becomes empty."""
+
+    @abstractmethod
+    def reset(self, slot: int) -> None:
+        """Empty a slot."""
+
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Memory the context holds, in bytes."""
+
+
+class NoContext(DraftContext):
+    """For drafters that look at token ids only."""
+
+    def append(
+        self,
+        features: Float[Tensor, "b t f"] | None,
+        first_slot: int,
+        starts: Sequence[int],
+        lens: Sequence[int],
+    ) -> None:
+        return
+
+    def move(self, src: int, dst: int) -> None:
+        return
+
+    def reset(self, slot: int) -> None:
+        return
+
+    def num_bytes(self) -> int:
+        return 0
+
+
+class Drafter(ABC):
+    """Proposes up to `num_draft_tokens` tokens after each anchor.
+
+    `draft` is the expensive pass; `select` turns what it returned into a Proposal. They are two
+    calls so that the clock can tell them apart.
+    """
+
+    name: str
+    num_draft_tokens: int
+    target_layer_ids: tuple[int, ...] = ()
+
+    @abstractmethod
+    def new_context(self, num_slots: int, max_len: int) -> DraftContext:
+        """An empty context for `num_slots` sequences of up to `max_len` tokens."""
+
+    @abstractmethod
+    def draft(self, context: DraftContext, batch: DraftBatch) -> Any:
+        """One pass over the blocks of the batch; returns what `select` needs."""
+
+    @abstractmethod
+    def select(self, drafted: Any, batch: DraftBatch) -> Proposal:
+        """Choose one path per row and say the exact q it was drawn from."""
+
+    def check_target(self, target: Target) -> None:
+        """Raise CheckpointError naming both models if this drafter cannot serve `target`."""
+        return

@@ -1,0 +1,105 @@
+"""What the decode loop needs of a target: a pass over new rows, features, embedding and head."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetInfo:
+    """What a target is. `fingerprint` is a SHA-256 over its weights' files, for provenance."""
+
+    name: str
+    source: str
+    fingerprint: str
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_context_len: int
+    end_ids: tuple[int, ...]
+    dtype: torch.dtype
+    num_parameters: int
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """New rows for a contiguous range of cache slots.
+
+    Attributes:
+        input_ids: token ids [b, t]; entries at and beyond a row's length are padding.
+        lens: valid rows of each sequence, 1..t.
+        first_slot: sequence i of the batch lives in cache slot first_slot + i.
+        logits_for: "all" rows, the "last" valid row of each sequence, or "none".
+        layer_ids: layers whose outputs are wanted as features (0-based, before the final norm).
+    """
+
+    input_ids: Int64[Tensor, "b t"]
+    lens: tuple[int, ...]
+    first_slot: int = 0
+    logits_for: str = "all"
+    layer_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class PassOutput:
+    """`logits` [b, t, v] ("all"), [b, 1, v] ("last") or None; `features` [b, t, len(ids) * m]."""
+
+    logits: Float[Tensor, "b r v"] | None
+    features: Float[Tensor, "b t f"] | None
+
+
+class TargetCache(ABC):
+    """Keys and values of a fixed number of slots; `lens[slot]` rows of each are valid."""
+
+    lens: list[int]
+    max_len: int
+
+    @abstractmethod
+    def crop(self, slot: int, length: int) -> None:
+        """Forget the rows of a slot at and beyond `length`."""
+
+    @abstractmethod
+    def move(self, src: int, dst: int) -> None:
+        """Move a slot's rows to another slot; the source becomes empty."""
+
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Memory the cache holds, in bytes."""
+
+
+class Target(ABC):
+    """A frozen language model. Never changed; the drafter borrows its embedding and head."""
+
+    info: TargetInfo
+    device: torch.device
+
+    @abstractmethod
+    def new_cache(self, num_slots: int, max_len: int) -> TargetCache:
+        """An empty cache for `num_slots` sequences of up to `max_len` rows (tokens).
+
+        Implementations add room for the padding rows of a pass themselves.
+        """
+
+    @abstractmethod
+    def forward(self, cache: TargetCache, batch: RowBatch) -> PassOutput:
+        """Run new rows after the cached ones; afterwards `cache.lens` counts the valid new rows.
+
+        Row j of sequence i stands at position `cache.lens[slot] + j` (before the call) and sees
+        the cached rows and rows 0..j of its own sequence.
+        """
+
+    @abstractmethod
+    def embed(self, ids: Int64[Tensor, "..."]) -> Float[Tensor, "... m"]:
+        """Raw rows of the embedding table (no scale)."""
+
+    @abstractmethod
+    def head(self, hidden: Float[Tensor, "n m"]) -> Float[Tensor, "n v"]:
+        """Apply the output head (no final norm, no multiplier, no soft-cap)."""
