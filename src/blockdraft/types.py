@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Protocol
 
-from jaxtyping import Float32, Int64
+import torch
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from blockdraft.errors import ConfigError
@@ -57,7 +58,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] | str = ()
     include_stop: bool = False
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
@@ -65,9 +66,8 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        object.__setattr__(self, "stop", tuple(self.stop))
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
         self._check_lengths()
         self._check_numbers()
@@ -164,3 +164,36 @@ class Cycle:
     drafted_len: int
     accepted_len: int
     committed_ids: Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetInfo:
+    """What a target is. `fingerprint` is a SHA-256 over its weights' files, for provenance."""
+
+    name: str
+    source: str
+    fingerprint: str
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_context_len: int
+    end_ids: tuple[int, ...]
+    dtype: torch.dtype
+    num_parameters: int
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class TargetHandle(Protocol):
+    """The part of a target that a drafter may borrow: it never sees the cache or the layers."""
+
+    info: TargetInfo
+    device: torch.device
+
+    def embed(self, ids: Int64[Tensor, "..."]) -> Float[Tensor, "... m"]:
+        """Raw rows of the embedding table (no scale)."""
+        ...
+
+    def head(self, hidden: Float[Tensor, "n m"]) -> Float[Tensor, "n v"]:
+        """Apply the output head (no final norm, no multiplier, no soft-cap)."""
+        ...

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from blockdraft.targets.base import Target
-from blockdraft.types import Proposal
+from blockdraft.cache.base import DraftContext
+from blockdraft.types import Proposal, TargetHandle
 
 
 @dataclass(frozen=True)
@@ -33,54 +33,6 @@ class DraftBatch:
     max_lens: tuple[int, ...]
     temperatures: tuple[float, ...]
     uniforms: Float64[Tensor, "b k"] | None = None
-
-
-class DraftContext(ABC):
-    """What a drafter remembers of each slot between cycles. Owned by the loop, not the drafter."""
-
-    @abstractmethod
-    def append(
-        self,
-        features: Float[Tensor, "b t f"] | None,
-        first_slot: int,
-        starts: Sequence[int],
-        lens: Sequence[int],
-    ) -> None:
-        """Store the first `lens[i]` feature rows of sequence i, from position `starts[i]` on."""
-
-    @abstractmethod
-    def move(self, src: int, dst: int) -> None:
-        """Move a slot's rows to another slot; the source becomes empty."""
-
-    @abstractmethod
-    def reset(self, slot: int) -> None:
-        """Empty a slot."""
-
-    @abstractmethod
-    def num_bytes(self) -> int:
-        """Memory the context holds, in bytes."""
-
-
-class NoContext(DraftContext):
-    """For drafters that look at token ids only."""
-
-    def append(
-        self,
-        features: Float[Tensor, "b t f"] | None,
-        first_slot: int,
-        starts: Sequence[int],
-        lens: Sequence[int],
-    ) -> None:
-        return
-
-    def move(self, src: int, dst: int) -> None:
-        return
-
-    def reset(self, slot: int) -> None:
-        return
-
-    def num_bytes(self) -> int:
-        return 0
 
 
 class Drafter(ABC):
@@ -106,6 +58,9 @@ class Drafter(ABC):
     def select(self, drafted: Any, batch: DraftBatch) -> Proposal:
         """Choose one path per row and say the exact q it was drawn from."""
 
-    def check_target(self, target: Target) -> None:
-        """Raise CheckpointError naming both models if this drafter cannot serve `target`."""
+    def bind(self, target: TargetHandle) -> None:
+        """Borrow the target's embedding and head; called once, before anything else.
+
+        Raises: CheckpointError, naming both models, if this drafter cannot serve `target`.
+        """
         return

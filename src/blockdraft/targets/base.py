@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-
-@dataclass(frozen=True, kw_only=True)
-class TargetInfo:
-    """What a target is. `fingerprint` is a SHA-256 over its weights' files, for provenance."""
-
-    name: str
-    source: str
-    fingerprint: str
-    model_type: str
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    max_context_len: int
-    end_ids: tuple[int, ...]
-    dtype: torch.dtype
-    num_parameters: int
-    extra: dict[str, Any] = field(default_factory=dict)
+from blockdraft.cache.base import TargetCache
+from blockdraft.types import TargetInfo
 
 
 @dataclass(frozen=True)
@@ -54,25 +38,6 @@ class PassOutput:
 
     logits: Float[Tensor, "b r v"] | None
     features: Float[Tensor, "b t f"] | None
-
-
-class TargetCache(ABC):
-    """Keys and values of a fixed number of slots; `lens[slot]` rows of each are valid."""
-
-    lens: list[int]
-    max_len: int
-
-    @abstractmethod
-    def crop(self, slot: int, length: int) -> None:
-        """Forget the rows of a slot at and beyond `length`."""
-
-    @abstractmethod
-    def move(self, src: int, dst: int) -> None:
-        """Move a slot's rows to another slot; the source becomes empty."""
-
-    @abstractmethod
-    def num_bytes(self) -> int:
-        """Memory the cache holds, in bytes."""
 
 
 class Target(ABC):
