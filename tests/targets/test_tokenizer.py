@@ -220,7 +220,10 @@ def test_a_slow_tokenizer_is_refused() -> None:
 
 
 def test_ids_without_a_token_decode_to_nothing() -> None:
-    codec = _CODECS["byte-level"]
-    beyond = codec.tokenizer.get_vocab_size() + 5
-    ids = [*codec.encode("he"), beyond, *codec.encode("ll")]
-    assert codec.decode(ids) == "hell" == "".join(_streamed(codec, ids))
+    """Padded rows of a vocabulary; they must not make the next piece look like the first."""
+    for name, words in (("byte-level", ["he", "ll"]), ("sentencepiece", ["\u2581a", "\u2581a"])):
+        codec = _CODECS[name]
+        first, second = (codec.tokenizer.token_to_id(word) for word in words)
+        ids = [first, codec.tokenizer.get_vocab_size() + 5, second]
+        assert codec.decode(ids) == codec.decode([first, second])
+        assert "".join(_streamed(codec, ids)) == codec.decode(ids)
