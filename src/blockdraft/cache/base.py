@@ -24,6 +24,10 @@ class TargetCache(ABC):
         """Move a slot's rows to another slot; the source becomes empty."""
 
     @abstractmethod
+    def clear(self, slot: int) -> None:
+        """Empty a slot that may hold non-finite rows."""
+
+    @abstractmethod
     def num_bytes(self) -> int:
         """Memory the cache holds, in bytes."""
 

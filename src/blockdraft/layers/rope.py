@@ -120,7 +120,9 @@ def _llama3(config: RopeConfig, base: Tensor) -> Tensor:
     smooth = (config.original_max_len / wavelen - config.low_freq_factor) / span
     slow = base / config.factor
     mixed = (1 - smooth) * slow + smooth * base
-    return torch.where(wavelen > low_wavelen, slow, torch.where(wavelen < high_wavelen, base, mixed))
+    return torch.where(
+        wavelen > low_wavelen, slow, torch.where(wavelen < high_wavelen, base, mixed)
+    )
 
 
 def _yarn(config: RopeConfig, head_dim: int) -> Tensor:

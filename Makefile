@@ -1,0 +1,56 @@
+# blockdraft: `make demo` and `make test` need nothing but Python 3.11+ and pip.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+THREADS ?= $(shell nproc 2>/dev/null || echo 2)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint bench docs clean
+
+help: ## What there is
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+$(VENV)/.made:
+	@echo "== making a virtual environment in $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.made
+	@echo "== installing blockdraft (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+# The z-lab reference pins other versions than ours; the tests need its code alone.
+$(VENV)/.dev: pyproject.toml $(VENV)/.installed
+	@echo "== installing what the tests need"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps dflash==0.1.0
+	@touch $@
+
+demo: $(VENV)/.installed ## Set up, pull the default target, generate with and without drafting
+	@$(BIN)/blockdraft demo
+
+test: $(VENV)/.dev ## Set up and run every test
+	@$(BIN)/blockdraft pull smollm2-135m
+	@$(BIN)/python -m pytest
+
+check: lint ## Lint, types, import rules and the fast tests: before every commit
+	@$(BIN)/python -m pytest -m "not slow and not real"
+
+lint: $(VENV)/.dev ## Lint, types and import rules
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/lint-imports
+
+bench: $(VENV)/.dev ## Measure everything that README and docs state; writes benchmarks/results
+	@$(BIN)/python benchmarks/decode_speed.py --out benchmarks/results/decode_speed.json
+	@$(MAKE) --no-print-directory docs
+
+docs: $(VENV)/.dev ## Rewrite the figures in README and docs from benchmarks/results
+	@$(BIN)/python docs/update_figures.py
+
+clean: ## Remove the virtual environment and caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build

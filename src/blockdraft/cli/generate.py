@@ -1,0 +1,147 @@
+"""`blockdraft generate`: one prompt, streamed, with its speed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from blockdraft.cli import options
+
+if TYPE_CHECKING:
+    from blockdraft.engine.llm import LLM
+    from blockdraft.engine.outputs import Output
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.")],
+    target: options.Target = "smollm2-135m",
+    drafter: options.Drafter = "auto",
+    no_drafter: options.NoDrafter = False,
+    max_tokens: options.MaxTokens = 256,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this mass.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Keep this many likeliest tokens; 0: all.")] = 0,
+    min_p: Annotated[float, typer.Option(help="Drop tokens below this share of the best.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="Of the random streams; else drawn.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Ends the text; may be repeated.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the text.")] = False,
+    num_draft_tokens: options.NumDraftTokens = None,
+    dtype: options.Dtype = None,
+    exact: options.Exact = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Print the whole clock after.")] = False,
+) -> None:
+    """Generate text: exactly what the target alone would write, faster."""
+    from blockdraft.errors import ConfigError
+    from blockdraft.types import SamplingParams
+
+    if raw and system is not None:
+        raise ConfigError("--raw and --system contradict each other; give one")
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        seed=seed,
+        stop=tuple(stop or ()),
+    )
+    llm: LLM = options.make_llm(
+        target,
+        drafter,
+        dtype=dtype,
+        exact=exact,
+        num_draft_tokens=num_draft_tokens,
+        no_drafter=no_drafter,
+    )
+    text = sys.stdin.read() if prompt == "-" else prompt
+    output = _run(llm, _as_prompt(llm, text, system, raw), params, show=not as_json)
+    if as_json:
+        print(json.dumps(as_dict(llm, output), ensure_ascii=False))
+    if stats:
+        _print_stats(llm, output)
+    if output.error is not None:
+        options.note(f"error: {output.error}")
+        raise typer.Exit(1)
+
+
+def _as_prompt(llm: LLM, text: str, system: str | None, raw: bool) -> Any:
+    if raw:
+        return llm.loaded.codec.encode(text)
+    if system is None:
+        return text
+    return [{"role": "system", "content": system}, {"role": "user", "content": text}]
+
+
+def _run(llm: LLM, prompt: Any, params: Any, show: bool) -> Output:
+    output = None
+    for piece in llm.stream(prompt, params):
+        if show:
+            print(piece.text, end="", flush=True)
+        output = piece.output or output
+    if show:
+        print()
+    assert output is not None
+    return output
+
+
+def as_dict(llm: LLM, output: Output) -> dict[str, Any]:
+    """The public JSON object of one answer (`docs/reference/generate_json.md`)."""
+    from blockdraft.evaluation.provenance import provenance
+
+    speculation, timing = output.speculation, output.timing
+    return {
+        "text": output.text,
+        "token_ids": list(output.token_ids),
+        "finish_reason": output.finish_reason,
+        "error": output.error,
+        "usage": vars(output.usage),
+        "speculation": {
+            "cycles": speculation.cycles,
+            "drafted": speculation.drafted,
+            "accepted": speculation.accepted,
+            "committed": speculation.committed,
+            "mean_acceptance_length": speculation.mean_acceptance_length,
+            "accepted_by_position": list(speculation.accepted_by_position),
+            "drafted_by_position": list(speculation.drafted_by_position),
+        },
+        "timing": {
+            "prefill_s": timing.prefill_s,
+            "draft_s": timing.draft_s,
+            "select_s": timing.select_s,
+            "verify_s": timing.verify_s,
+            "other_s": timing.other_s,
+            "decode_s": timing.decode_s,
+            "total_s": timing.total_s,
+        },
+        "provenance": provenance(llm.describe(), seed=output.seed),
+    }
+
+
+def _print_stats(llm: LLM, output: Output) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    timing, speculation, tokens = output.timing, output.speculation, output.usage.completion_tokens
+    table = Table(title="whole clock", title_justify="left")
+    for name in ("phase", "seconds", "share"):
+        table.add_column(name, justify="left" if name == "phase" else "right")
+    for name in ("prefill", "draft", "select", "verify", "other", "total"):
+        seconds = getattr(timing, f"{name}_s")
+        share = seconds / timing.total_s if timing.total_s else 0.0
+        table.add_row(name, f"{seconds:.4f}", f"{share:.1%}")
+    console = Console(stderr=True)
+    console.print(table)
+    rate = (tokens - 1) / timing.decode_s if tokens > 1 and timing.decode_s else 0.0
+    length = speculation.mean_acceptance_length
+    console.print(
+        f"drafter {llm.describe()['drafter']['name']}: {tokens} tokens, {rate:.1f} tokens/s after "
+        f"the first; {speculation.cycles} cycles, {speculation.accepted} of "
+        f"{speculation.drafted} drafted tokens accepted, "
+        + (f"{length:.2f} tokens a cycle" if length is not None else "no cycle"),
+        highlight=False,
+    )

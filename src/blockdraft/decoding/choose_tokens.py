@@ -1,0 +1,116 @@
+"""From the target's logits to a verdict: each row by its own sampling parameters and streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from blockdraft.decoding.row import Row
+from blockdraft.sampling.adjust import AdjustRow, adjust_logits
+from blockdraft.sampling.streams import Purpose, uniforms
+from blockdraft.sampling.warp import choose, nonfinite_rows, probabilities
+from blockdraft.types import Proposal, Verdict
+from blockdraft.verification.rejection import accept_greedy, accept_sampled
+
+
+def choose_tokens(
+    rows: Sequence[Row], proposal: Proposal, logits: Float[Tensor, "b t v"]
+) -> tuple[Verdict, dict[int, str]]:
+    """Accept a prefix of each row's drafts and choose the token after it.
+
+    Args:
+        logits: of the anchor and the drafts; entries at and beyond 1 + lens[i] are padding.
+    Returns: the verdict, and a message for each row whose logits were not finite (its verdict
+        is meaningless).
+    """
+    errors = find_errors(proposal.lens, logits)
+    logits = adjust_logits(logits, _adjust_rows(rows, proposal))
+    sampled = [i for i, row in enumerate(rows) if not row.params.is_greedy]
+    width = logits.shape[1] - 1
+    drafts = proposal.ids[:, :width]
+    if not sampled:
+        return accept_greedy(drafts, proposal.lens, choose(logits)), errors
+    verdict = _accept_sampled([rows[i] for i in sampled], sampled, proposal, logits)
+    if len(sampled) == len(rows):
+        return verdict, errors
+    greedy = [i for i, row in enumerate(rows) if row.params.is_greedy]
+    other = accept_greedy(
+        drafts[greedy], tuple(proposal.lens[i] for i in greedy), choose(logits[greedy])
+    )
+    return _merge(len(rows), {**_by_row(sampled, verdict), **_by_row(greedy, other)}), errors
+
+
+def draws(
+    rows: Sequence[Row], positions: NDArray[np.int64], purpose: Purpose
+) -> Float64[Tensor, "b n"]:
+    """Each row's own uniforms for the tokens at `positions` [b, n]."""
+    seeds = [row.request.seed for row in rows]
+    return uniforms(seeds, [row.request.stream_key for row in rows], positions, purpose)
+
+
+def find_errors(lens: Sequence[int], logits: Float[Tensor, "b t v"]) -> dict[int, str]:
+    """A message for each row with non-finite logits among its valid rows."""
+    bad = nonfinite_rows(logits.flatten(0, 1))
+    if not any(bad):
+        return {}
+    width = logits.shape[1]
+    return {
+        i: "the target gave non-finite logits (NaN or infinity) for this request; "
+        "try --dtype float32, and check the target's files"
+        for i, length in enumerate(lens)
+        if any(bad[i * width : i * width + length + 1])
+    }
+
+
+def _adjust_rows(rows: Sequence[Row], proposal: Proposal) -> list[AdjustRow]:
+    if not any(row.params.has_adjustments for row in rows):
+        return []
+    drafts = proposal.ids.tolist()
+    return [
+        AdjustRow(
+            params=row.params,
+            prompt_len=row.prompt_len,
+            token_ids=row.token_ids,
+            draft_ids=drafts[i][: proposal.lens[i]],
+            end_ids=row.stop_ids,
+        )
+        for i, row in enumerate(rows)
+    ]
+
+
+def _accept_sampled(
+    rows: Sequence[Row], index: list[int], proposal: Proposal, logits: Tensor
+) -> Verdict:
+    _, width, vocab_size = logits.shape
+    k = width - 1
+    every = len(index) == len(logits)
+    pick = (lambda x: x) if every else (lambda x: x[index])
+    params = [row.params for row in rows for _ in range(width)]
+    p = probabilities(pick(logits).flatten(0, 1), params).view(len(rows), width, vocab_size)
+    steps = np.array([len(row.token_ids) for row in rows])[:, None] + np.arange(width)
+    lens = tuple(proposal.lens[i] for i in index)
+    device = logits.device
+    return accept_sampled(
+        pick(proposal.ids)[:, :k],
+        lens,
+        p,
+        None if proposal.q_ids is None else pick(proposal.q_ids)[:, :k],
+        None if proposal.q_probs is None else pick(proposal.q_probs)[:, :k],
+        draws(rows, steps[:, :k], Purpose.ACCEPT).to(device),
+        draws(rows, steps, Purpose.RESIDUAL).to(device),
+        draws(rows, steps, Purpose.BONUS).to(device),
+    )
+
+
+def _by_row(index: Sequence[int], verdict: Verdict) -> dict[int, tuple[int, int]]:
+    return dict(zip(index, zip(verdict.accepted_len, verdict.next_ids, strict=True), strict=True))
+
+
+def _merge(num_rows: int, by_row: dict[int, tuple[int, int]]) -> Verdict:
+    pairs = [by_row[i] for i in range(num_rows)]
+    return Verdict(tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs))

@@ -1,0 +1,105 @@
+"""The cycle: draft, select, verify, accept, commit. Plain decoding is the same with no drafter.
+
+    state    committed tokens x_0..x_a; target cache and features for 0..a-1; x_a is the anchor
+    draft    block [x_a, MASK, .., MASK] at positions a..a+K: one pass of the drafter
+    select   a path y_1..y_K through the candidates, and the exact q it was drawn from
+    verify   one pass of the target over [x_a, y_1..y_m]
+    accept   the longest accepted prefix A, then one correction or bonus token
+    commit   A+1 tokens, cut at the first stop; cache to a+A+1; A+1 feature rows to the drafter
+
+Source: DFlash (arXiv 2602.06036), rejection sampling (arXiv 2211.17192).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blockdraft.decoding.choose_tokens import choose_tokens, draws
+from blockdraft.decoding.row import Row
+from blockdraft.decoding.state import DecodeState, anchors
+from blockdraft.drafters.base import DraftBatch
+from blockdraft.sampling.logprobs import token_logprobs
+from blockdraft.sampling.streams import Purpose
+from blockdraft.targets.base import PassOutput, RowBatch
+from blockdraft.types import Cycle, Proposal, Verdict
+
+
+@torch.inference_mode()
+def cycle(state: DecodeState) -> None:
+    """Advance every row by at least one token. Rows must not be empty or finished."""
+    proposal = propose(state)
+    output = verify(state, proposal)
+    assert output.logits is not None
+    verdict, errors = choose_tokens(state.rows, proposal, output.logits)
+    for slot, message in errors.items():
+        state.rows[slot].fail(message)
+    commit(state, proposal, verdict, output)
+
+
+def propose(state: DecodeState) -> Proposal:
+    """Draft and select for every row; rows near their limit ask for less, or for nothing."""
+    empty = Proposal(torch.zeros(len(state.rows), 0, dtype=torch.long), (0,) * len(state.rows))
+    if state.drafter is None or state.context is None:
+        return empty
+    batch = draft_batch(state.rows, state.drafter.num_draft_tokens, state.target.device)
+    if not any(batch.max_lens):
+        return empty
+    with state.clock.phase("draft"):
+        drafted = state.drafter.draft(state.context, batch)
+    with state.clock.phase("select"):
+        return state.drafter.select(drafted, batch)
+
+
+def draft_batch(rows: list[Row], num_draft_tokens: int, device: torch.device) -> DraftBatch:
+    """What the drafter is told of the rows."""
+    positions = tuple(len(row.token_ids) - 1 for row in rows)
+    uniforms = None
+    if not all(row.params.is_greedy for row in rows):
+        steps = np.array(positions)[:, None] + np.arange(1, num_draft_tokens + 1)
+        uniforms = draws(rows, steps, Purpose.DRAFT).to(device)
+    return DraftBatch(
+        anchor_ids=torch.tensor(anchors(rows), device=device),
+        positions=positions,
+        token_ids=[row.token_ids for row in rows],
+        max_lens=tuple(min(num_draft_tokens, row.remaining_len - 1) for row in rows),
+        temperatures=tuple(row.params.temperature for row in rows),
+        uniforms=uniforms,
+    )
+
+
+def verify(state: DecodeState, proposal: Proposal) -> PassOutput:
+    """One pass of the target over each anchor and its drafts."""
+    width = max(proposal.lens)
+    ids = torch.tensor(anchors(state.rows), device=state.target.device)[:, None]
+    if width:
+        ids = torch.cat([ids, proposal.ids[:, :width]], 1)
+    batch = RowBatch(ids, tuple(1 + length for length in proposal.lens), layer_ids=state.layer_ids)
+    with state.clock.phase("verify"):
+        return state.target.forward(state.cache, batch)
+
+
+def commit(state: DecodeState, proposal: Proposal, verdict: Verdict, output: PassOutput) -> None:
+    """Write the verdict down: tokens, counters, cache lengths, features for the drafter."""
+    drafts = proposal.ids.tolist()
+    starts = [len(row.token_ids) - 1 for row in state.rows]
+    lens = [0] * len(state.rows)
+    for i, row in enumerate(state.rows):
+        if row.finish_reason != "error":
+            accepted = verdict.accepted_len[i]
+            kept = row.commit([*drafts[i][:accepted], verdict.next_ids[i]])
+            row.cycles.append(Cycle(proposal.lens[i], min(accepted, len(kept)), tuple(kept)))
+            lens[i] = 0 if row.is_finished else len(kept)
+            _record_logprobs(row, output.logits, i, kept)
+        state.cache.crop(i, len(row.token_ids) - 1)
+    if state.context is not None and any(lens):
+        with state.clock.phase("draft"):
+            state.context.append(output.features, 0, starts, lens)
+
+
+def _record_logprobs(row: Row, logits: Tensor | None, i: int, kept: list[int]) -> None:
+    top_n = row.params.logprobs
+    if top_n is not None and kept and logits is not None:
+        ids = torch.tensor(kept, device=logits.device)
+        row.logprobs.extend(token_logprobs(logits[i, : len(kept)], ids, top_n))

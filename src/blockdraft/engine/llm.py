@@ -1,0 +1,226 @@
+"""The public door: a target, a drafter found for it, and text."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from blockdraft.decoding.clock import Timing
+from blockdraft.decoding.row import Row
+from blockdraft.decoding.text import TextTracker
+from blockdraft.drafters.base import Drafter
+from blockdraft.engine.find_drafter import find_drafter
+from blockdraft.engine.outputs import Output, Speculation, Usage, build_output
+from blockdraft.engine.prompts import Prompt, encode_prompt, split_prompts
+from blockdraft.engine.runner import Runner, RunnerLimits
+from blockdraft.errors import CapacityError, ConfigError
+from blockdraft.sampling.adjust import check_params
+from blockdraft.targets.load import LoadedTarget, load_target
+from blockdraft.types import Request, SamplingParams
+
+_NO_TIME = Timing(prefill_s=0, draft_s=0, select_s=0, verify_s=0, other_s=0, total_s=0)
+
+
+@dataclass(frozen=True)
+class StreamPiece:
+    """New text and tokens of a streamed answer; the last piece carries the whole output."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    output: Output | None = None
+
+
+class LLM:
+    """A frozen target and the drafter that makes it faster. Output is exactly the target's.
+
+    Args:
+        target: `smollm2-135m`, a hub id, a local folder, or a `.gguf` file.
+        drafter: `auto` finds the one made for the target, else n-gram lookup; `none` decodes
+            plainly; or a method name or a checkpoint folder.
+        dtype: `float32` or `bfloat16`; None takes bfloat16 where the machine computes in it.
+        exact: in bfloat16, run all decoding passes in one shape, so that drafting changes nothing.
+        num_draft_tokens: most tokens drafted a cycle; None takes the drafter's own.
+        max_batch_size: most prompts that run at once.
+        log: receives one-line notices (which drafter was chosen, downloads).
+    Raises: UserError with one line for anything that cannot work.
+    """
+
+    def __init__(
+        self,
+        target: str = "smollm2-135m",
+        drafter: str = "auto",
+        *,
+        dtype: str | None = None,
+        device: str = "cpu",
+        exact: bool = False,
+        num_draft_tokens: int | None = None,
+        max_batch_size: int = 8,
+        prefill_chunk_len: int = 512,
+        kernels: str = "auto",
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        if max_batch_size < 1 or prefill_chunk_len < 1:
+            raise ConfigError("max_batch_size and prefill_chunk_len must be at least 1")
+        self.log = log or (lambda _: None)
+        self.loaded: LoadedTarget = load_target(
+            target, dtype=dtype, device=device, kernels=kernels, exact=exact, log=self.log
+        )
+        self.drafter: Drafter | None = find_drafter(
+            drafter, self.target, num_draft_tokens, log=self.log
+        )
+        self.limits = RunnerLimits(
+            max_batch_size=max_batch_size, prefill_chunk_len=prefill_chunk_len
+        )
+
+    @classmethod
+    def from_parts(
+        cls, loaded: LoadedTarget, drafter: Drafter | None, limits: RunnerLimits | None = None
+    ) -> LLM:
+        """An engine of models already in memory (the drafter already bound)."""
+        llm = cls.__new__(cls)
+        llm.log = lambda _: None
+        llm.loaded, llm.drafter, llm.limits = loaded, drafter, limits or RunnerLimits()
+        return llm
+
+    @property
+    def target(self):  # type: ignore[no-untyped-def]
+        return self.loaded.target
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        on_output: Callable[[int, Output], None] | None = None,
+    ) -> list[Output]:
+        """Answer prompts; outputs come in the order of the prompts.
+
+        A prompt is a text (put in the chat template as a user turn where the target has one), a
+        list of chat messages, or a list of token ids (taken as they are).
+        """
+        outputs: dict[int, Output] = {}
+        for index, output in self.generate_each(prompts, params):
+            outputs[index] = output
+            if on_output is not None:
+                on_output(index, output)
+        return [outputs[index] for index in sorted(outputs)]
+
+    def generate_each(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Iterator[tuple[int, Output]]:
+        """As `generate`, but each output as soon as it is there."""
+        rows = self._rows(split_prompts(prompts), params, stream=False)
+        live = [(i, row) for i, row in enumerate(rows) if row.params.max_tokens > 0]
+        yield from ((i, _empty(row)) for i, row in enumerate(rows) if row.params.max_tokens == 0)
+        if not live:
+            return
+        runner = Runner(self.target, self.drafter, [row for _, row in live], self.limits)
+        for changed in runner.run():
+            for j in changed:
+                index, row = live[j]
+                if row.is_finished:
+                    yield index, self._output(row)
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamPiece]:
+        """Answer one prompt piece by piece, by whole characters; closing the iterator ends it."""
+        [row] = self._rows([prompt], params, stream=True)
+        if row.params.max_tokens == 0:
+            yield StreamPiece("", (), _empty(row))
+            return
+        assert row.tracker is not None
+        runner, shown_len = Runner(self.target, self.drafter, [row], self.limits), 0
+        try:
+            for _ in runner.run():
+                ids = tuple(row.output_ids[shown_len:])
+                shown_len += len(ids)
+                output = self._output(row) if row.is_finished else None
+                yield StreamPiece(row.tracker.take(), ids, output)
+        finally:
+            runner.cancel(0)
+
+    def _rows(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        stream: bool,
+    ) -> list[Row]:
+        each = _params_of_each(params, len(prompts))
+        return [
+            self._row(i, prompt, own, stream)
+            for i, (prompt, own) in enumerate(zip(prompts, each, strict=True))
+        ]
+
+    def _row(self, index: int, prompt: Prompt, params: SamplingParams, stream: bool) -> Row:
+        info, codec = self.target.info, self.loaded.codec
+        check_params(params, info.vocab_size)
+        ids = encode_prompt(prompt, codec, info.vocab_size, index)
+        if len(ids) >= info.max_context_len:
+            raise CapacityError(
+                f"prompt {index} has {len(ids)} tokens; {info.name} holds {info.max_context_len}, "
+                "and an answer needs at least one: shorten the prompt"
+            )
+        tracker = None
+        if stream or params.stop:
+            tracker = TextTracker(codec.stream(), params.stop, params.include_stop)
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        return Row(
+            request=Request(prompt_ids=tuple(ids), params=params, seed=seed),
+            limit_len=min(len(ids) + params.max_tokens, info.max_context_len),
+            target_end_ids=frozenset(info.end_ids),
+            tracker=tracker,
+        )
+
+    def _output(self, row: Row) -> Output:
+        if row.tracker is not None:
+            return build_output(row, row.tracker.text)
+        ids = row.output_ids
+        if row.finish_reason == "stop":
+            ids = ids[:-1]  # no stop strings without a tracker: the last token is the end token
+        return build_output(row, self.loaded.codec.decode(ids))
+
+
+def _empty(row: Row) -> Output:
+    """max_tokens 0: nothing runs."""
+    return Output(
+        text="",
+        token_ids=(),
+        finish_reason="length",
+        usage=Usage(prompt_tokens=row.prompt_len, completion_tokens=0),
+        speculation=Speculation.of(()),
+        timing=_NO_TIME,
+        seed=row.request.seed,
+        logprobs=None if row.params.logprobs is None else (),
+    )
+
+
+def _params_of_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+) -> Sequence[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * num_prompts
+    if len(params) != num_prompts:
+        raise ConfigError(
+            f"{len(params)} sampling parameters for {num_prompts} prompts; give one, or one each"
+        )
+    return params
+
+
+def describe(drafter: Drafter | None) -> Mapping[str, object]:
+    """What a drafter is, for provenance and for one-line notices."""
+    if drafter is None:
+        return {"name": "none"}
+    return {"name": drafter.name, "num_draft_tokens": drafter.num_draft_tokens}
+
+
+def default_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where the hardware computes in it, else float32."""
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    flags = torch.cpu.get_capabilities()
+    native = any(flags.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return torch.bfloat16 if native else torch.float32

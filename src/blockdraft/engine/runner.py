@@ -1,0 +1,81 @@
+"""Runs requests to their end: joins, cycles, leaves. The only part that touches the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from blockdraft.decoding.clock import Clock
+from blockdraft.decoding.prefill import admit
+from blockdraft.decoding.row import Row
+from blockdraft.decoding.state import DecodeState
+from blockdraft.decoding.step import cycle
+from blockdraft.drafters.base import Drafter
+from blockdraft.engine.scheduler import Scheduler
+from blockdraft.targets.base import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerLimits:
+    """Sizes of a run. `prefill_chunk_len` is in tokens, padding included."""
+
+    max_batch_size: int = 8
+    prefill_chunk_len: int = 512
+
+
+class Runner:
+    """Keeps the batch full from a queue of rows.
+
+    Cache and draft context are made for the rows at hand: as many slots and as long as they need.
+    """
+
+    def __init__(
+        self, target: Target, drafter: Drafter | None, rows: Sequence[Row], limits: RunnerLimits
+    ) -> None:
+        self._rows = list(rows)
+        num_slots = max(1, min(limits.max_batch_size, len(rows)))
+        max_len = max((row.limit_len for row in rows), default=1)
+        self._scheduler = Scheduler(num_slots)
+        self._scheduler.add(range(len(rows)))
+        self.state = DecodeState(
+            target=target,
+            drafter=drafter,
+            cache=target.new_cache(num_slots, max_len),
+            context=None if drafter is None else drafter.new_context(num_slots, max_len),
+            clock=Clock(target.device),
+            prefill_chunk_len=limits.prefill_chunk_len,
+        )
+        self._ids = {id(row): i for i, row in enumerate(rows)}
+
+    def run(self) -> Iterator[list[int]]:
+        """Advance cycle by cycle; yields the indices of the rows that changed."""
+        while not self._scheduler.is_idle:
+            joining = [self._rows[i] for i in self._scheduler.next_to_admit()]
+            if joining:
+                admit(self.state, joining)
+                yield self._after(joining)
+            if self.state.rows:
+                changed = list(self.state.rows)
+                cycle(self.state)
+                yield self._after(changed)
+
+    def cancel(self, index: int) -> None:
+        """End a request before its time; its place is free from the next cycle on."""
+        row = self._rows[index]
+        self._scheduler.cancel(index)
+        if not row.is_finished:
+            row.finish_reason = "cancelled"
+            row.timing = self.state.clock.since(row.mark or self.state.clock.mark())
+            if any(row is other for other in self.state.rows):
+                self._leave()
+
+    def _after(self, changed: Sequence[Row]) -> list[int]:
+        self._leave()
+        return [self._ids[id(row)] for row in changed]
+
+    def _leave(self) -> None:
+        for row in self.state.remove_finished():
+            assert row.mark is not None
+            row.timing = self.state.clock.since(row.mark)
+            self._scheduler.finish(self._ids[id(row)])
+        self.state.check_integrity()
