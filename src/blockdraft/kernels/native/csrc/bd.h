@@ -1,0 +1,105 @@
+/* The public interface of the native kernels: plain structs, mirrored by ctypes in structs.py.
+ *
+ * Every bfloat16 number is a uint16_t. Rows are tokens. A row's result never depends on how many
+ * rows, neighbours, batches or threads it is computed with: each sum has one fixed order.
+ */
+#ifndef BD_H
+#define BD_H
+
+#include <stdint.h>
+
+#define BD_ABI_VERSION 1
+#define BD_BLOCK 32       /* outputs of one packed block */
+#define BD_LANES 16       /* outputs of one 64-byte load (two consecutive inputs each) */
+#define BD_MAX_TOP 64     /* most candidates the head can select */
+#define BD_MAX_HEAD_DIM 256
+
+#define BD_EXPORT __attribute__((visibility("default")))
+
+enum { BD_ISA_PORTABLE = 0, BD_ISA_AVX2 = 1, BD_ISA_AVX512 = 2, BD_ISA_AMX = 3, BD_NUM_ISAS = 4 };
+enum { BD_OK = 0, BD_ERROR_MEMORY = -1, BD_ERROR_ARGUMENT = -2 };
+enum { BD_HEAD_NONE = 0, BD_HEAD_F32 = 1, BD_HEAD_BF16 = 2, BD_HEAD_TOP = 3 };
+enum { BD_OUT_F32 = 0, BD_OUT_BF16 = 1 };
+
+/* y = W x + bias. Packed as [num_blocks][k_padded / 2][2][16][2], zeros where padded. */
+typedef struct {
+    const uint16_t *packed;
+    const float *bias; /* [num_blocks * 32] or NULL */
+    int32_t n, k, k_padded, num_blocks;
+} bd_linear;
+
+/* Two-tap dynamic convolution around a sub-layer; base is [2 sides][2 taps][width] or NULL. */
+typedef struct {
+    const float *base;
+    bd_linear projection; /* width -> 2 sides * 2 taps * groups */
+} bd_conv;
+
+typedef struct {
+    const float *attention_norm, *mlp_norm; /* [width] */
+    const float *q_norm, *k_norm;           /* [head_dim] or NULL */
+    bd_linear qkv, output, gate_up, down;   /* gate_up: 16 gate rows, 16 up rows, alternating */
+    bd_conv attention_conv, mlp_conv;
+    int32_t window;    /* a key is visible iff |q_pos - k_pos| < window; 0: no limit */
+    int32_t is_causal; /* else all rows of the same call and sequence see each other */
+} bd_layer;
+
+typedef struct {
+    int32_t num_layers, width, num_heads, num_kv_heads, head_dim, ffn_width, vocab_size;
+    int32_t conv_group;    /* channels that share one convolution coefficient */
+    int32_t num_positions; /* rows of the rotary tables */
+    int32_t keeps_rows;    /* new keys and values go to the cache (targets), else to scratch */
+    int32_t isa;
+    float norm_eps, softmax_scale, embedding_scale;
+    const bd_layer *layers;
+    const uint16_t *embedding;  /* [vocab][width]; NULL: read out of the packed head */
+    const float *final_norm;    /* [width] */
+    const float *cosine, *sine; /* [num_positions][head_dim / 2], half-split rotary */
+    bd_linear head;
+    bd_linear feature;         /* drafters: num_taps * width -> width */
+    const float *feature_norm; /* drafters: [width] */
+} bd_model;
+
+/* `num_rows` rows from `first_row` on belong to cache slot `slot`, positions from `start` on. */
+typedef struct {
+    int32_t slot, start, num_rows, first_row;
+} bd_sequence;
+
+/* Keys and values, each [layers][num_slots][max_len][kv_heads][head_dim]. */
+typedef struct {
+    uint16_t *keys, *values;
+    int32_t num_slots, max_len;
+} bd_cache;
+
+typedef struct {
+    bd_cache cache;
+    const int64_t *ids; /* [num_rows] */
+    const bd_sequence *sequences;
+    const int32_t *tap_layers; /* outputs of these layers are written to `features` */
+    uint16_t *features;        /* [num_rows][num_taps * width] */
+    const int32_t *head_rows;  /* ascending */
+    void *logits;              /* BD_HEAD_F32, BD_HEAD_BF16: [num_head_rows][vocab] */
+    float *top_values;         /* BD_HEAD_TOP: [num_head_rows][top_k], greatest first, */
+    int64_t *top_ids;          /*              the lowest id first among equals */
+    uint8_t *nonfinite;        /* BD_HEAD_TOP: [num_head_rows] 1 if any logit is inf or nan */
+    uint16_t *hidden;          /* [num_head_rows][width] after the final norm, or NULL */
+    int32_t num_sequences, num_rows, num_taps, num_head_rows, head_kind, top_k;
+} bd_batch;
+
+BD_EXPORT int bd_abi_version(void);
+/* Size of the struct at `index` in the order of structs.py, or 0. */
+BD_EXPORT int bd_struct_bytes(int index);
+/* Whether this build and this processor can run an instruction set. */
+BD_EXPORT int bd_isa_usable(int isa);
+BD_EXPORT void bd_set_num_threads(int num_threads);
+BD_EXPORT int64_t bd_workspace_bytes(void);
+/* x: [num_rows][k] bfloat16; y: [num_rows][n], float32 or bfloat16. */
+BD_EXPORT int bd_run_linear(int isa, const bd_linear *linear, const uint16_t *x, int num_rows,
+                            void *y, int out_kind);
+/* One pass over all rows of a batch. */
+BD_EXPORT int bd_run_pass(const bd_model *model, const bd_batch *batch);
+/* Store the keys and values of feature rows [num_rows][num_taps * width] in a draft context. */
+BD_EXPORT int bd_append_context(const bd_model *model, const bd_cache *cache,
+                                const uint16_t *features, const bd_sequence *sequences,
+                                int num_sequences, int num_rows);
+
+#endif

@@ -1,0 +1,91 @@
+/* Phases over rows: into the residual stream, and from a q/k/v product to heads and cache. */
+#include <string.h>
+
+#include "run.h"
+
+/* Row `id` of a matrix that was packed as a linear layer, from its pairs of inputs. */
+static void unpack_row(const bd_linear *linear, int64_t id, uint16_t *out) {
+    const uint16_t *block = linear->packed + id / BD_BLOCK * BD_BLOCK * linear->k_padded;
+    ptrdiff_t lane = 2 * (id % BD_BLOCK);
+    for (int k = 0; k < linear->k_padded; k += 2)
+        memcpy(out + k, block + (ptrdiff_t)k * BD_BLOCK + lane, 2 * sizeof *out);
+}
+
+void bd_embed_phase(bd_thread *t) {
+    bd_run *run = t->run;
+    const bd_model *model = run->model;
+    uint16_t unpacked[run->width_padded];
+    int first, last;
+    while (bd_take(t, run->num_rows, 1, &first, &last)) {
+        int64_t id = run->batch->ids[run->first_row + first];
+        const uint16_t *row = model->embedding + id * model->width;
+        if (model->embedding == NULL) {
+            unpack_row(&model->head, id, unpacked);
+            row = unpacked;
+        }
+        run->kernels->widen(row, model->width, run->width_padded, model->embedding_scale,
+                            run->x + first * (ptrdiff_t)run->width_padded);
+    }
+    bd_end_phase(t);
+}
+
+typedef struct {
+    int layer, row, kv_head, position;
+    const bd_sequence *sequence;
+    const float *cosine, *sine;
+} bd_place;
+
+static bd_place place_of(const bd_run *run, int layer, int row, int kv_head) {
+    const bd_sequence *sequence = run->sequences;
+    while (row >= sequence->first_row + sequence->num_rows) sequence++;
+    int position = sequence->start + row - sequence->first_row;
+    ptrdiff_t angle = (ptrdiff_t)position * (run->model->head_dim / 2);
+    return (bd_place){layer,    row, kv_head, position, sequence, run->model->cosine + angle,
+                      run->model->sine + angle};
+}
+
+static void store_queries(const bd_run *run, const bd_place *place) {
+    const bd_model *model = run->model;
+    int dim = model->head_dim;
+    ptrdiff_t to = (ptrdiff_t)place->kv_head * run->num_rows + place->row;
+    for (int g = 0; g < run->group; g++) {
+        float *x = run->qkv + (ptrdiff_t)place->row * run->qkv_padded +
+                   (place->kv_head * run->group + g) * dim;
+        if (model->layers[place->layer].q_norm)
+            run->kernels->norm_head(x, model->layers[place->layer].q_norm, dim, model->norm_eps);
+        run->kernels->rotate(x, place->cosine, place->sine, dim, run->dim_padded,
+                             run->q + (to * run->group + g) * run->dim_padded);
+    }
+}
+
+static void store_key_and_value(const bd_run *run, const bd_place *place, int keeps_rows) {
+    const bd_model *model = run->model;
+    int dim = model->head_dim, kv_heads = model->num_kv_heads;
+    float *x = run->qkv + (ptrdiff_t)place->row * run->qkv_padded +
+               (model->num_heads + place->kv_head) * dim;
+    ptrdiff_t slot = (ptrdiff_t)place->layer * run->cache.num_slots + place->sequence->slot;
+    ptrdiff_t row = keeps_rows ? slot * run->cache.max_len + place->position : place->row;
+    ptrdiff_t at = (row * kv_heads + place->kv_head) * dim;
+    if (model->layers[place->layer].k_norm)
+        run->kernels->norm_head(x, model->layers[place->layer].k_norm, dim, model->norm_eps);
+    run->kernels->rotate(x, place->cosine, place->sine, dim, dim,
+                         (keeps_rows ? run->cache.keys : run->keys) + at);
+    run->kernels->narrow(x + kv_heads * dim, dim, dim,
+                         (keeps_rows ? run->cache.values : run->values) + at);
+}
+
+void bd_store_rows(bd_thread *t, int layer, int is_context) {
+    const bd_run *run = t->run;
+    int kv_heads = run->model->num_kv_heads, used = run->model->num_heads * run->model->head_dim;
+    int first, last;
+    while (bd_take(t, run->num_rows * kv_heads, 1, &first, &last)) {
+        bd_place place = place_of(run, layer, first / kv_heads, first % kv_heads);
+        store_key_and_value(run, &place, is_context || run->model->keeps_rows);
+        if (is_context) continue;
+        store_queries(run, &place);
+        if (place.kv_head == 0)
+            for (int i = used; i < run->heads_padded; i++)
+                run->heads[(ptrdiff_t)place.row * run->heads_padded + i] = 0;
+    }
+    bd_end_phase(t);
+}

@@ -1,0 +1,111 @@
+/* The tile product by AMX: a packed block is two weight tiles as it lies in memory, and up to 32
+ * rows cost what one costs. Rows of a tile are independent, so their number changes no sum. */
+#ifndef BD_TILE_H
+#define BD_TILE_H
+
+#include "vec.h"
+
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define BD_TILE_ROWS 32
+#define BD_PREFETCH_BYTES 4096
+
+/* Rows the tile registers are shaped for in this thread; 0: not shaped yet. */
+static _Thread_local int bd_shaped_rows = 0;
+
+typedef struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} bd_tile_shape;
+
+/* Macros: the intrinsics paste a tile's number into its register's name. */
+#define SUM_A_LOW 0
+#define SUM_A_HIGH 1
+#define SUM_B_LOW 2
+#define SUM_B_HIGH 3
+#define ROWS_A 4
+#define ROWS_B 5
+#define WEIGHT_LOW 6
+#define WEIGHT_HIGH 7
+
+/* Another library may have shaped the tiles since this thread's last task. */
+BD_INLINE void bd_thread_begin(void) { bd_shaped_rows = 0; }
+
+BD_INLINE void bd_thread_end(void) {
+    if (bd_shaped_rows) _tile_release();
+    bd_shaped_rows = 0;
+}
+
+static void bd_shape_tiles(int num_rows) {
+    bd_tile_shape shape = {.palette = 1};
+    int first = num_rows < 16 ? num_rows : 16;
+    int second = num_rows > 16 ? num_rows - 16 : 1;
+    const int rows[8] = {first, first, second, second, first, second, 16, 16};
+    for (int tile = 0; tile < 8; tile++) {
+        shape.rows[tile] = (uint8_t)rows[tile];
+        shape.row_bytes[tile] = 64;
+    }
+    _tile_loadconfig(&shape);
+    bd_shaped_rows = num_rows;
+}
+
+BD_INLINE void bd_prefetch_step(const uint16_t *block) {
+    for (int line = 0; line < 32; line++)
+        _mm_prefetch((const char *)block + BD_PREFETCH_BYTES + 64 * line, _MM_HINT_T0);
+}
+
+static void bd_tile_16(const uint16_t *x, size_t x_bytes, const uint16_t *block, int k_padded,
+                       float *out, size_t out_bytes) {
+    _tile_zero(SUM_A_LOW);
+    _tile_zero(SUM_A_HIGH);
+    for (int k = 0; k < k_padded; k += 32, block += 32 * BD_BLOCK) {
+        bd_prefetch_step(block);
+        _tile_loadd(ROWS_A, x + k, x_bytes);
+        _tile_loadd(WEIGHT_LOW, block, 4 * BD_BLOCK);
+        _tile_dpbf16ps(SUM_A_LOW, ROWS_A, WEIGHT_LOW);
+        _tile_loadd(WEIGHT_HIGH, block + BD_BLOCK, 4 * BD_BLOCK);
+        _tile_dpbf16ps(SUM_A_HIGH, ROWS_A, WEIGHT_HIGH);
+    }
+    _tile_stored(SUM_A_LOW, out, out_bytes);
+    _tile_stored(SUM_A_HIGH, out + BD_LANES, out_bytes);
+}
+
+static void bd_tile_32(const uint16_t *x, ptrdiff_t x_stride, const uint16_t *block, int k_padded,
+                       float *out, ptrdiff_t out_stride) {
+    size_t x_bytes = 2 * (size_t)x_stride, out_bytes = 4 * (size_t)out_stride;
+    const uint16_t *x_b = x + 16 * x_stride;
+    float *out_b = out + 16 * out_stride;
+    _tile_zero(SUM_A_LOW);
+    _tile_zero(SUM_A_HIGH);
+    _tile_zero(SUM_B_LOW);
+    _tile_zero(SUM_B_HIGH);
+    for (int k = 0; k < k_padded; k += 32, block += 32 * BD_BLOCK) {
+        bd_prefetch_step(block);
+        _tile_loadd(ROWS_A, x + k, x_bytes);
+        _tile_loadd(ROWS_B, x_b + k, x_bytes);
+        _tile_loadd(WEIGHT_LOW, block, 4 * BD_BLOCK);
+        _tile_dpbf16ps(SUM_A_LOW, ROWS_A, WEIGHT_LOW);
+        _tile_dpbf16ps(SUM_B_LOW, ROWS_B, WEIGHT_LOW);
+        _tile_loadd(WEIGHT_HIGH, block + BD_BLOCK, 4 * BD_BLOCK);
+        _tile_dpbf16ps(SUM_A_HIGH, ROWS_A, WEIGHT_HIGH);
+        _tile_dpbf16ps(SUM_B_HIGH, ROWS_B, WEIGHT_HIGH);
+    }
+    _tile_stored(SUM_A_LOW, out, out_bytes);
+    _tile_stored(SUM_A_HIGH, out + BD_LANES, out_bytes);
+    _tile_stored(SUM_B_LOW, out_b, out_bytes);
+    _tile_stored(SUM_B_HIGH, out_b + BD_LANES, out_bytes);
+}
+
+static void bd_tile(const uint16_t *x, ptrdiff_t x_stride, int num_rows, const uint16_t *block,
+                    int k_padded, float *out, ptrdiff_t out_stride) {
+    if (bd_shaped_rows != num_rows) bd_shape_tiles(num_rows);
+    if (num_rows <= 16)
+        bd_tile_16(x, 2 * (size_t)x_stride, block, k_padded, out, 4 * (size_t)out_stride);
+    else
+        bd_tile_32(x, x_stride, block, k_padded, out, out_stride);
+}
+
+#endif

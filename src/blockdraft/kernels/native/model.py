@@ -1,0 +1,281 @@
+"""What a decoder is to the native kernels: plain tensors in, packed weights and C structs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from blockdraft.errors import ConfigError, UnsupportedError
+from blockdraft.kernels.native import structs
+from blockdraft.kernels.native.linear import PackedLinear, interleave_gate_up, packed_bytes
+from blockdraft.kernels.native.memory import WeightArena
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ConvWeights:
+    """Two-tap dynamic convolution around a sub-layer (DFlash 2); sides are before and after it."""
+
+    base: Float[Tensor, "2 2 m"]
+    projection: Float[Tensor, "4*groups m"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerWeights:
+    """One decoder layer; `h`, `kv` heads of width `d`, model width `m`, feed-forward width `f`.
+
+    Attributes:
+        qkv: rows of the query heads, then the key heads, then the value heads.
+        gate_up: rows of the gate, then of its input.
+        q_norm, k_norm: RMS norm of each head before rotary (Qwen3), or None.
+        window: a key is visible iff |q_pos - k_pos| < window; None for no limit.
+        is_causal: else all rows of one call see each other (drafter blocks).
+    """
+
+    attention_norm: Float[Tensor, "m"]
+    qkv: Float[Tensor, "(h+2*kv)*d m"]
+    output: Float[Tensor, "m h*d"]
+    mlp_norm: Float[Tensor, "m"]
+    gate_up: Float[Tensor, "2*f m"]
+    down: Float[Tensor, "m f"]
+    qkv_bias: Float[Tensor, "(h+2*kv)*d"] | None = None
+    output_bias: Float[Tensor, "m"] | None = None
+    gate_up_bias: Float[Tensor, "2*f"] | None = None
+    down_bias: Float[Tensor, "m"] | None = None
+    q_norm: Float[Tensor, "d"] | None = None
+    k_norm: Float[Tensor, "d"] | None = None
+    window: int | None = None
+    is_causal: bool = True
+    attention_conv: ConvWeights | None = None
+    mlp_conv: ConvWeights | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModelWeights:
+    """A target, or a drafter if `feature` is given.
+
+    Attributes:
+        head: the output head, or one that another model has packed already (shared, not copied).
+        embedding: None if it is tied: rows are then read out of the packed head.
+        cosine, sine: rotary tables (half-split rotary), any scaling included.
+        feature: of a drafter, tapped features to model width; its new rows' keys and values are
+            used in the pass and forgotten.
+    """
+
+    layers: Sequence[LayerWeights]
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    final_norm: Float[Tensor, "m"]
+    head: Float[Tensor, "v m"] | PackedLinear
+    cosine: Float[Tensor, "positions half"]
+    sine: Float[Tensor, "positions half"]
+    norm_eps: float
+    embedding: Float[Tensor, "v m"] | None = None
+    softmax_scale: float | None = None
+    embedding_scale: float = 1.0
+    feature: Float[Tensor, "m taps*m"] | None = None
+    feature_norm: Float[Tensor, "m"] | None = None
+
+    @property
+    def width(self) -> int:
+        return self.final_norm.shape[0]
+
+    @property
+    def vocab_size(self) -> int:
+        return self.head.num_outputs if isinstance(self.head, PackedLinear) else len(self.head)
+
+
+class PackedModel:
+    """A model's packed weights and the C struct that points to them."""
+
+    def __init__(self, weights: ModelWeights, isa: str) -> None:
+        _check(weights)
+        self.isa = isa
+        self.head = weights.head if isinstance(weights.head, PackedLinear) else None
+        self._kept: list[Tensor | PackedLinear] = []
+        self._arena = WeightArena(sum(packed_bytes(*w.shape) for w in _matrices(weights)))
+        self._layers = (structs.LayerStruct * max(1, len(weights.layers)))()
+        for struct, layer in zip(self._layers, weights.layers, strict=False):
+            self._fill_layer(struct, layer)
+        if self.head is None:
+            self.head = self._pack(weights.head)  # type: ignore[arg-type]
+        self.struct = self._fill_model(weights)
+
+    def num_bytes(self) -> int:
+        """Memory of the weights this model holds itself (a shared head is not counted)."""
+        return self._arena.num_bytes + sum(
+            kept.nbytes for kept in self._kept if isinstance(kept, Tensor)
+        )
+
+    def _pack(self, weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
+        packed = PackedLinear(weight, bias, self._arena)
+        self._kept.append(packed)
+        return packed
+
+    def _float(self, tensor: Tensor | None) -> int | None:
+        """Address of a float32 copy that lives as long as the model."""
+        if tensor is None:
+            return None
+        copy = tensor.detach().to("cpu", torch.float32, copy=True).contiguous()
+        self._kept.append(copy)
+        return copy.data_ptr()
+
+    def _fill_layer(self, struct: structs.LayerStruct, layer: LayerWeights) -> None:
+        struct.attention_norm = self._float(layer.attention_norm)
+        struct.mlp_norm = self._float(layer.mlp_norm)
+        struct.q_norm = self._float(layer.q_norm)
+        struct.k_norm = self._float(layer.k_norm)
+        struct.qkv = self._pack(layer.qkv, layer.qkv_bias).struct
+        struct.output = self._pack(layer.output, layer.output_bias).struct
+        gate_up_bias = layer.gate_up_bias
+        if gate_up_bias is not None:
+            gate_up_bias = interleave_gate_up(gate_up_bias[:, None]).squeeze(1)
+        gate_up = interleave_gate_up(layer.gate_up)
+        struct.gate_up = self._pack(gate_up, gate_up_bias).struct
+        struct.down = self._pack(layer.down, layer.down_bias).struct
+        struct.window = layer.window or 0
+        struct.is_causal = layer.is_causal
+        for name in ("attention_conv", "mlp_conv"):
+            conv: ConvWeights | None = getattr(layer, name)
+            if conv is not None:
+                projection = self._pack(conv.projection).struct
+                setattr(struct, name, structs.ConvStruct(self._float(conv.base), projection))
+
+    def _fill_model(self, weights: ModelWeights) -> structs.ModelStruct:
+        assert self.head is not None
+        struct = structs.ModelStruct(
+            num_layers=len(weights.layers),
+            width=weights.width,
+            num_heads=weights.num_heads,
+            num_kv_heads=weights.num_kv_heads,
+            head_dim=weights.head_dim,
+            ffn_width=weights.layers[0].down.shape[1] if weights.layers else 0,
+            vocab_size=self.head.num_outputs,
+            conv_group=_conv_group(weights),
+            num_positions=weights.cosine.shape[0],
+            keeps_rows=weights.feature is None,
+            isa=structs.ISAS.index(self.isa),
+            norm_eps=weights.norm_eps,
+            softmax_scale=weights.softmax_scale or weights.head_dim**-0.5,
+            embedding_scale=weights.embedding_scale,
+            layers=self._layers,
+            embedding=self._embedding(weights),
+            final_norm=self._float(weights.final_norm),
+            cosine=self._float(weights.cosine),
+            sine=self._float(weights.sine),
+            head=self.head.struct,
+            feature_norm=self._float(weights.feature_norm),
+        )
+        if weights.feature is not None:
+            struct.feature = self._pack(weights.feature).struct
+        return struct
+
+    def _embedding(self, weights: ModelWeights) -> int | None:
+        if weights.embedding is None:
+            return None
+        table = weights.embedding.detach().to("cpu", torch.bfloat16).contiguous()
+        self._kept.append(table)
+        return table.data_ptr()
+
+
+def _matrices(weights: ModelWeights) -> Iterator[Tensor]:
+    """Every matrix that will be packed, with the shape it is packed in."""
+    for layer in weights.layers:
+        yield from (layer.qkv, layer.output, interleave_gate_up(layer.gate_up), layer.down)
+        for conv in (layer.attention_conv, layer.mlp_conv):
+            if conv is not None:
+                yield conv.projection
+    if not isinstance(weights.head, PackedLinear):
+        yield weights.head
+    if weights.feature is not None:
+        yield weights.feature
+
+
+def _conv_group(weights: ModelWeights) -> int:
+    for layer in weights.layers:
+        if layer.attention_conv is not None:
+            return 4 * weights.width // layer.attention_conv.projection.shape[0]
+    return 1
+
+
+def _check(weights: ModelWeights) -> None:
+    """Raises: ConfigError for a tensor of the wrong shape, UnsupportedError for a head width."""
+    m, heads, kv, d = weights.width, weights.num_heads, weights.num_kv_heads, weights.head_dim
+    if kv < 1 or heads % kv:
+        raise ConfigError(f"{heads} heads cannot share {kv} kv heads; give a divisor")
+    if d % 8 or not 8 <= d <= structs.MAX_HEAD_DIM:
+        raise UnsupportedError(
+            f"head width {d} has no native kernel; it must be a multiple of 8, 8 to "
+            f"{structs.MAX_HEAD_DIM}: use the torch kernels"
+        )
+    for index, layer in enumerate(weights.layers):
+        f = layer.down.shape[1]
+        _check_shapes(
+            f"layers[{index}].",
+            layer,
+            attention_norm=(m,),
+            mlp_norm=(m,),
+            qkv=((heads + 2 * kv) * d, m),
+            output=(m, heads * d),
+            gate_up=(2 * f, m),
+            down=(m, weights.layers[0].down.shape[1]),
+            q_norm=(d,),
+            k_norm=(d,),
+            qkv_bias=((heads + 2 * kv) * d,),
+            output_bias=(m,),
+            gate_up_bias=(2 * f,),
+            down_bias=(m,),
+        )
+        if layer.window is not None and layer.window < 1:
+            raise ConfigError(f"layers[{index}].window is {layer.window}; give 1 or more, or None")
+    _check_ends(weights)
+    _check_convs(weights)
+
+
+def _check_ends(weights: ModelWeights) -> None:
+    m, positions = weights.width, weights.cosine.shape[0]
+    _check_shapes(
+        "",
+        weights,
+        embedding=(weights.vocab_size, m),
+        cosine=(positions, weights.head_dim // 2),
+        sine=(positions, weights.head_dim // 2),
+        feature_norm=(m,),
+    )
+    head = weights.head
+    head_width = head.num_inputs if isinstance(head, PackedLinear) else head.shape[1]
+    if head_width != m:
+        raise ConfigError(f"head takes {head_width} inputs; the model is {m} wide")
+    if (weights.feature is None) != (weights.feature_norm is None):
+        raise ConfigError("feature and feature_norm belong together; give both or neither")
+    if weights.feature is not None and weights.feature.shape[0] != m:
+        raise ConfigError(f"feature has {weights.feature.shape[0]} outputs; the model is {m} wide")
+
+
+def _check_convs(weights: ModelWeights) -> None:
+    m, sizes = weights.width, set[int]()
+    convs = [conv for layer in weights.layers for conv in (layer.attention_conv, layer.mlp_conv)]
+    for conv in convs:
+        sizes.add(0 if conv is None else conv.projection.shape[0])
+        if conv is not None:
+            _check_shapes("conv.", conv, base=(2, 2, m), projection=(len(conv.projection), m))
+    if len(sizes) > 1:
+        raise ConfigError("convolutions differ between layers; give all of them one group width")
+    for size in sizes - {0}:
+        if size % 4 or m % (size // 4):
+            raise ConfigError(
+                f"conv.projection has {size} rows; give 4 * groups, groups dividing {m}"
+            )
+
+
+def _check_shapes(prefix: str, owner: object, **shapes: tuple[int, ...]) -> None:
+    for name, shape in shapes.items():
+        tensor: Tensor | None = getattr(owner, name)
+        if tensor is not None and tuple(tensor.shape) != shape:
+            raise ConfigError(
+                f"{prefix}{name} has shape {list(tensor.shape)}; this model needs {list(shape)}"
+            )

@@ -1,0 +1,137 @@
+"""The structs of csrc/bd.h, field for field; `library.load` compares their sizes."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_float, c_int32, c_void_p
+
+ABI_VERSION = 1
+ISAS = ("portable", "avx2", "avx512", "amx")
+HEAD_NONE, HEAD_F32, HEAD_BF16, HEAD_TOP = range(4)
+OUT_F32, OUT_BF16 = range(2)
+MAX_TOP = 64
+MAX_HEAD_DIM = 256
+
+
+class LinearStruct(ctypes.Structure):
+    """bd_linear"""
+
+    _fields_ = (
+        ("packed", c_void_p),
+        ("bias", c_void_p),
+        ("n", c_int32),
+        ("k", c_int32),
+        ("k_padded", c_int32),
+        ("num_blocks", c_int32),
+    )
+
+
+class ConvStruct(ctypes.Structure):
+    """bd_conv"""
+
+    _fields_ = (("base", c_void_p), ("projection", LinearStruct))
+
+
+class LayerStruct(ctypes.Structure):
+    """bd_layer"""
+
+    _fields_ = (
+        ("attention_norm", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("q_norm", c_void_p),
+        ("k_norm", c_void_p),
+        ("qkv", LinearStruct),
+        ("output", LinearStruct),
+        ("gate_up", LinearStruct),
+        ("down", LinearStruct),
+        ("attention_conv", ConvStruct),
+        ("mlp_conv", ConvStruct),
+        ("window", c_int32),
+        ("is_causal", c_int32),
+    )
+
+
+class ModelStruct(ctypes.Structure):
+    """bd_model"""
+
+    _fields_ = (
+        ("num_layers", c_int32),
+        ("width", c_int32),
+        ("num_heads", c_int32),
+        ("num_kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("ffn_width", c_int32),
+        ("vocab_size", c_int32),
+        ("conv_group", c_int32),
+        ("num_positions", c_int32),
+        ("keeps_rows", c_int32),
+        ("isa", c_int32),
+        ("norm_eps", c_float),
+        ("softmax_scale", c_float),
+        ("embedding_scale", c_float),
+        ("layers", POINTER(LayerStruct)),
+        ("embedding", c_void_p),
+        ("final_norm", c_void_p),
+        ("cosine", c_void_p),
+        ("sine", c_void_p),
+        ("head", LinearStruct),
+        ("feature", LinearStruct),
+        ("feature_norm", c_void_p),
+    )
+
+
+class SequenceStruct(ctypes.Structure):
+    """bd_sequence"""
+
+    _fields_ = (
+        ("slot", c_int32),
+        ("start", c_int32),
+        ("num_rows", c_int32),
+        ("first_row", c_int32),
+    )
+
+
+class CacheStruct(ctypes.Structure):
+    """bd_cache"""
+
+    _fields_ = (
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("num_slots", c_int32),
+        ("max_len", c_int32),
+    )
+
+
+class BatchStruct(ctypes.Structure):
+    """bd_batch"""
+
+    _fields_ = (
+        ("cache", CacheStruct),
+        ("ids", c_void_p),
+        ("sequences", POINTER(SequenceStruct)),
+        ("tap_layers", POINTER(c_int32)),
+        ("features", c_void_p),
+        ("head_rows", POINTER(c_int32)),
+        ("logits", c_void_p),
+        ("top_values", c_void_p),
+        ("top_ids", c_void_p),
+        ("nonfinite", c_void_p),
+        ("hidden", c_void_p),
+        ("num_sequences", c_int32),
+        ("num_rows", c_int32),
+        ("num_taps", c_int32),
+        ("num_head_rows", c_int32),
+        ("head_kind", c_int32),
+        ("top_k", c_int32),
+    )
+
+
+ALL_STRUCTS = (
+    LinearStruct,
+    ConvStruct,
+    LayerStruct,
+    ModelStruct,
+    SequenceStruct,
+    CacheStruct,
+    BatchStruct,
+)
