@@ -1,0 +1,149 @@
+"""Keys and values that a drafter injects from target features, of every slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from blockdraft.cache.base import DraftContext
+from blockdraft.errors import CapacityError
+
+#: Features [n, f] and their positions [n] to keys and values, each [l, n, g, d].
+Project = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class KVDraftContext(DraftContext):
+    """k and v, each [l, slots, s, g, d]: row t of a slot is made from the features of position t.
+
+    Rows `lens[slot]` and beyond are scratch for the rows of a block, never read as context.
+    Whatever a slot held is zeroed when it becomes free, so that a masked row (weight zero) can
+    not carry a NaN from one request to another.
+
+    Args:
+        project: features and their positions to keys and values of all layers.
+        max_len: most context rows of a slot.
+        block_len: rows of a drafted block.
+    Raises: CapacityError if there is not that much memory.
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        *,
+        num_layers: int,
+        num_slots: int,
+        max_len: int,
+        block_len: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        shape = (num_layers, num_slots, max_len + block_len, num_kv_heads, head_dim)
+        try:
+            self.k = torch.zeros(shape, dtype=dtype, device=device)
+            self.v = torch.zeros(shape, dtype=dtype, device=device)
+        except RuntimeError as error:
+            gib = 2 * dtype.itemsize * torch.Size(shape).numel() / 2**30
+            raise CapacityError(
+                f"a draft context for {num_slots} sequences of {max_len} tokens needs"
+                f" {gib:.1f} GiB, more than there is; lower the batch size or the length"
+            ) from error
+        self.max_len = max_len
+        self.lens = [0] * num_slots
+        self._used = [0] * num_slots  # rows that may hold something else than zero
+        self._project = project
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of each slot, scratch included."""
+        return self.k.shape[2]
+
+    def append(
+        self,
+        features: Float[Tensor, "b t f"] | None,
+        first_slot: int,
+        starts: Sequence[int],
+        lens: Sequence[int],
+    ) -> None:
+        """Project the new rows of all sequences in one product and write them once.
+
+        `starts[i]` may lie before the rows already there (they are replaced and what follows is
+        forgotten), never behind them: a context has no holes.
+        """
+        assert features is not None, "this drafter needs target features"
+        width = features.shape[1]
+        sources: list[int] = []
+        places: list[int] = []
+        for i, (start, length) in enumerate(zip(starts, lens, strict=True)):
+            slot = first_slot + i
+            assert 0 <= start <= self.lens[slot], (slot, start, self.lens[slot])
+            assert start + length <= self.max_len, (slot, start, length, self.max_len)
+            sources.extend(range(i * width, i * width + length))
+            base = slot * self.num_rows + start
+            places.extend(range(base, base + length))
+            self._set_len(slot, start + length)
+        if sources:
+            self._write(features.flatten(0, 1), sources, places)
+
+    def _write(
+        self, features: Float[Tensor, "n f"], sources: Sequence[int], places: Sequence[int]
+    ) -> None:
+        index = torch.tensor(places, device=self.k.device)
+        rows = features[torch.tensor(sources, device=features.device)]
+        k, v = self._project(rows, index % self.num_rows)
+        self.k.flatten(1, 2).index_copy_(1, index, k)
+        self.v.flatten(1, 2).index_copy_(1, index, v)
+
+    def write_block(
+        self, layer: int, index: Int64[Tensor, "n"], k: Float[Tensor, "n g d"], v: Tensor
+    ) -> None:
+        """Put block rows into the scratch rows at the flat places `index` (see `block_index`)."""
+        self.k[layer].flatten(0, 1).index_copy_(0, index, k)
+        self.v[layer].flatten(0, 1).index_copy_(0, index, v)
+
+    def block_index(self, anchors: Sequence[int], block_len: int) -> Int64[Tensor, "b t"]:
+        """Flat places (slot * num_rows + position) of one block after each of the first slots.
+
+        Raises: ValueError if a context does not end right before its block.
+        """
+        if list(anchors) != self.lens[: len(anchors)]:
+            raise ValueError(
+                f"blocks start at {list(anchors)}, but the contexts hold"
+                f" {self.lens[: len(anchors)]} rows"
+            )
+        for slot, anchor in enumerate(anchors):
+            self._used[slot] = max(self._used[slot], anchor + block_len)
+        bases = [slot * self.num_rows + anchor for slot, anchor in enumerate(anchors)]
+        places = torch.tensor(bases)[:, None] + torch.arange(block_len)
+        return places.to(self.k.device)
+
+    def move(self, src: int, dst: int) -> None:
+        length = self.lens[src]
+        self.reset(dst)
+        self.k[:, dst, :length] = self.k[:, src, :length]
+        self.v[:, dst, :length] = self.v[:, src, :length]
+        self._set_len(dst, length)
+        self.reset(src)
+
+    def reset(self, slot: int) -> None:
+        self._set_len(slot, 0)
+        self._clear(slot, 0)
+
+    def num_bytes(self) -> int:
+        return self.k.nbytes + self.v.nbytes
+
+    def _set_len(self, slot: int, length: int) -> None:
+        if length < self.lens[slot]:
+            self._clear(slot, length)
+        self.lens[slot] = length
+        self._used[slot] = max(self._used[slot], length)
+
+    def _clear(self, slot: int, first: int) -> None:
+        """Zero what a slot holds from row `first` on."""
+        self.k[:, slot, first : self._used[slot]] = 0
+        self.v[:, slot, first : self._used[slot]] = 0
+        self._used[slot] = min(first, self._used[slot])

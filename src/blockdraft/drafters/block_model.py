@@ -1,0 +1,131 @@
+"""What the DFlash family shares: the pass over a block, with the target's embedding and head."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from blockdraft.cache.base import DraftContext
+from blockdraft.cache.draft_context import KVDraftContext
+from blockdraft.drafters.backbone import Backbone
+from blockdraft.drafters.base import DraftBatch
+from blockdraft.drafters.config import DFlashConfig, fit_num_draft_tokens
+from blockdraft.drafters.pairing import check_pairing
+from blockdraft.drafters.tensors import check_tensors
+from blockdraft.kernels.choose import choose_kernels
+from blockdraft.types import GREEDY_TEMPERATURE, TargetHandle
+
+
+@dataclass(frozen=True)
+class DraftedBlock:
+    """What a pass over the blocks gives for the slots to fill.
+
+    Attributes:
+        hidden: final-normed rows [b, k, m].
+        logits: the target head's raw logits for them [b, k, v].
+    """
+
+    hidden: Float[Tensor, "b k m"]
+    logits: Float[Tensor, "b k v"]
+
+
+class BlockModel:
+    """A backbone with the embedding and head it borrows from the target.
+
+    Args:
+        config, tensors: the drafter; tensors by their z-lab names.
+        dtype, device: what the backbone runs in, and where.
+        num_draft_tokens: tokens to draft; None drafts whole blocks.
+        provenance: what the checkpoint records of its target (see `pairing`).
+        source: where it came from, for messages.
+        kernels: backend of the products (see `choose_kernels`).
+    Raises: CheckpointError if tensors are missing, unexpected or misshapen; ConfigError.
+    """
+
+    def __init__(
+        self,
+        config: DFlashConfig,
+        tensors: Mapping[str, Tensor],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        num_draft_tokens: int | None,
+        provenance: Mapping[str, str],
+        source: str,
+        kernels: str,
+    ) -> None:
+        check_tensors(config, tensors)
+        self.config, self.provenance, self.source = config, dict(provenance), source
+        self.num_draft_tokens = fit_num_draft_tokens(config, num_draft_tokens)
+        self.backbone = Backbone(config, tensors, choose_kernels(dtype, device, kernels), device)
+        self._target: TargetHandle | None = None
+        self._has_warned = False
+
+    @property
+    def target(self) -> TargetHandle:
+        """The target whose embedding and head are borrowed."""
+        assert self._target is not None, "bind the drafter to a target first"
+        return self._target
+
+    def bind(self, target: TargetHandle) -> None:
+        """Borrow the target's embedding and head. Raises: CheckpointError for a wrong pair."""
+        check_pairing(self.config, self.provenance, target.info, self.source)
+        self._target = target
+
+    def new_context(self, num_slots: int, max_len: int) -> KVDraftContext:
+        """An empty context for `num_slots` sequences of up to `max_len` tokens."""
+        return self.backbone.new_context(num_slots, max_len, 1 + self.num_draft_tokens)
+
+    def draft(self, context: DraftContext, batch: DraftBatch) -> DraftedBlock:
+        """One pass over [anchor, MASK, ..] of every row, always at full width.
+
+        Logits are made only for as many slots as some row has a use for.
+        """
+        assert isinstance(context, KVDraftContext)
+        b, width = len(batch.positions), 1 + self.num_draft_tokens
+        ids = batch.anchor_ids.new_full((b, width), self.config.mask_token_id)
+        ids[:, 0] = batch.anchor_ids
+        rows = self.target.embed(ids).to(self.backbone.kernels.dtype)
+        if self.config.input_embedding_scale != 1:
+            rows = rows * self.config.input_embedding_scale
+        hidden = self.backbone.run(rows, context, batch.positions)
+        hidden = hidden[:, 1 : 1 + min(self.num_draft_tokens, max(batch.max_lens))]
+        flat = hidden.flatten(0, 1).to(self.target.info.dtype)
+        return DraftedBlock(hidden, self.target.head(flat).view(b, hidden.shape[1], -1))
+
+    def transform(self, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Multiplier and soft-cap: increasing, so they may follow the choice of candidates."""
+        if self.config.output_multiplier != 1:
+            logits = logits * self.config.output_multiplier
+        cap = self.config.final_logit_softcapping
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    def draft_lens(self, batch: DraftBatch, sums: Float[Tensor, "b"]) -> tuple[int, ...]:
+        """Tokens each row may use: none where its scores (here: summed) are not finite.
+
+        Whether a row is refused depends on its scores alone, never on what was drawn from them, so
+        that the proposal stays exact. Says so once.
+        """
+        is_finite = torch.isfinite(sums).tolist()
+        if not all(is_finite) and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"drafter {self.source!r} gives non-finite logits in"
+                f" {str(self.backbone.kernels.dtype).removeprefix('torch.')}: nothing is drafted"
+                " where it does (said once); try another dtype",
+                stacklevel=2,
+            )
+        return tuple(
+            min(length, self.num_draft_tokens) if ok else 0
+            for length, ok in zip(batch.max_lens, is_finite, strict=True)
+        )
+
+
+def sampling_temperatures(batch: DraftBatch) -> Sequence[float | None]:
+    """Temperature of each row; None where it is greedy."""
+    return [None if t < GREEDY_TEMPERATURE else t for t in batch.temperatures]

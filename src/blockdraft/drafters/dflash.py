@@ -1,0 +1,92 @@
+"""DFlash: every slot of the block is predicted on its own, in one pass (arXiv 2602.06036)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from blockdraft.cache.base import DraftContext
+from blockdraft.cache.draft_context import KVDraftContext
+from blockdraft.drafters.base import DraftBatch, Drafter
+from blockdraft.drafters.block_model import BlockModel, DraftedBlock, sampling_temperatures
+from blockdraft.drafters.config import DFlashConfig
+from blockdraft.errors import CheckpointError
+from blockdraft.layers.walk import draw_slots
+from blockdraft.sampling.topk import choose, fast_topk
+from blockdraft.types import Proposal, TargetHandle
+
+#: A sampled slot is drawn from the softmax over this many best tokens: exact, since that is the q
+#: that is reported, and all but complete.
+SUPPORT = 64
+
+
+class DFlashDrafter(Drafter):
+    """Slots are independent given the context, so sampling all of them at once is exact."""
+
+    name = "dflash"
+
+    def __init__(self, model: BlockModel) -> None:
+        self.model = model
+        self.num_draft_tokens = model.num_draft_tokens
+        self.target_layer_ids = model.config.target_layer_ids
+
+    @classmethod
+    def from_tensors(
+        cls,
+        config: DFlashConfig,
+        tensors: Mapping[str, Tensor],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        num_draft_tokens: int | None = None,
+        provenance: Mapping[str, str] | None = None,
+        source: str = "dflash",
+        kernels: str = "auto",
+    ) -> DFlashDrafter:
+        """Build from a checkpoint's tensors; see `BlockModel` for the arguments and errors."""
+        if config.method != "dflash":
+            raise CheckpointError(f"{source} is a {config.method} drafter, not dflash")
+        model = BlockModel(
+            config,
+            tensors,
+            dtype=dtype,
+            device=torch.device(device),
+            num_draft_tokens=num_draft_tokens,
+            provenance=provenance or {},
+            source=source,
+            kernels=kernels,
+        )
+        return cls(model)
+
+    def bind(self, target: TargetHandle) -> None:
+        self.model.bind(target)
+
+    def new_context(self, num_slots: int, max_len: int) -> KVDraftContext:
+        return self.model.new_context(num_slots, max_len)
+
+    def draft(self, context: DraftContext, batch: DraftBatch) -> DraftedBlock:
+        return self.model.draft(context, batch)
+
+    def select(self, drafted: DraftedBlock, batch: DraftBatch) -> Proposal:
+        temperatures = sampling_temperatures(batch)
+        if all(t is None for t in temperatures):
+            return self._select_best(drafted, batch)
+        return self._sample(drafted, batch, temperatures)
+
+    def _select_best(self, drafted: DraftedBlock, batch: DraftBatch) -> Proposal:
+        ids = choose(drafted.logits)
+        best = drafted.logits.gather(-1, ids[..., None]).float()
+        return Proposal(ids, self.model.draft_lens(batch, best.sum((1, 2))))
+
+    def _sample(
+        self, drafted: DraftedBlock, batch: DraftBatch, temperatures: Sequence[float | None]
+    ) -> Proposal:
+        assert batch.uniforms is not None, "sampled rows need uniforms"
+        b, k, v = drafted.logits.shape
+        values, ids = fast_topk(drafted.logits.flatten(0, 1), min(SUPPORT, v))
+        scores, ids = self.model.transform(values.float()).view(b, k, -1), ids.view(b, k, -1)
+        lens = self.model.draft_lens(batch, scores.sum((1, 2)))
+        chosen, q = draw_slots(scores.nan_to_num(), temperatures, batch.uniforms[:, :k])
+        return Proposal(ids.gather(-1, chosen[..., None])[..., 0], lens, ids, q)

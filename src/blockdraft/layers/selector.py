@@ -1,0 +1,45 @@
+"""Candidate selector of DFlash 2: a low-rank score for every edge of the candidate lattice.
+
+The head alone scores each slot without knowing what the slot before it became. The selector adds
+to a candidate's own logit a bilinear term between it and its predecessor, seen through the slot's
+hidden state; all edges at once, in float32, so that walking the lattice needs no tensor work.
+
+Source: DFlash 2 (inco.ai/blog/dflash2, August 2026).
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+
+
+def edge_scores(
+    unary: Float32[Tensor, "b k c"],
+    candidate_ids: Int64[Tensor, "b k c"],
+    anchor_ids: Int64[Tensor, "b"],
+    gate: Float32[Tensor, "b k r"],
+    predecessors: Float[Tensor, "v r"],
+    successors: Float[Tensor, "v r"],
+) -> Float32[Tensor, "b k c c"]:
+    """score[s, p, c] = unary[s, c] + <predecessors[prev] * gate[s], successors[cand]>.
+
+    Args:
+        unary: transformed head logits of each slot's candidates.
+        candidate_ids: their token ids.
+        anchor_ids: the token before slot 0.
+        gate: projected hidden state of each slot.
+        predecessors, successors: codebooks, one row a token.
+    Returns: scores by slot, predecessor (row p is candidate p of the slot before; every row of
+        slot 0 is the anchor) and candidate.
+    """
+    b, k, c = candidate_ids.shape
+    rank = gate.shape[-1]
+    first = anchor_ids[:, None, None].expand(b, 1, c)
+    previous = torch.cat([first, candidate_ids[:, :-1]], 1)
+    left = predecessors[previous.flatten()].float().view(b, k, c, rank) * gate[:, :, None]
+    right = successors[candidate_ids.flatten()].float().view(b * k, c, rank)
+    scores = torch.baddbmm(
+        unary.reshape(b * k, 1, c), left.view(b * k, c, rank), right.transpose(1, 2)
+    )
+    return scores.view(b, k, c, c)

@@ -1,0 +1,135 @@
+"""Drafters by name: the built-in ones, those of outside packages, and checkpoints in folders.
+
+Modules are named as text and imported when asked for: listing drafters costs nothing, and this
+module depends on none of them. An outside package adds a drafter through the entry point group
+`blockdraft.drafters`: a `Drafter` class whose classmethod `create(target, *, num_draft_tokens,
+dtype)` returns a drafter that is ready but for `bind`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from blockdraft.drafters.base import Drafter
+from blockdraft.errors import CheckpointError, ConfigError
+from blockdraft.types import TargetHandle
+
+ENTRY_POINT_GROUP = "blockdraft.drafters"
+
+#: The name of decoding without a drafter.
+NONE = "none"
+
+_BUILT_IN = {
+    "ngram": "blockdraft.drafters.ngram:NgramDrafter",
+    "dflash": "blockdraft.drafters.dflash:DFlashDrafter",
+    "dflash2": "blockdraft.drafters.dflash2:DFlash2Drafter",
+}
+_CHECKPOINT_READER = "blockdraft.interop.zlab"
+_SHIPPED = Path(__file__).parent / "checkpoints"
+
+
+def drafter_names() -> list[str]:
+    """Every name that `load_drafter` knows, those of outside packages included."""
+    return sorted({NONE, *_BUILT_IN, *_plugins()})
+
+
+def drafter_class(name: str) -> Any:
+    """The class behind a name; a built-in name can not be taken over from outside.
+
+    Raises: ConfigError that lists what exists, near misses first.
+    """
+    if name in _BUILT_IN:
+        module, attribute = _BUILT_IN[name].split(":")
+        return getattr(importlib.import_module(module), attribute)
+    plugins = _plugins()
+    if name not in plugins:
+        raise ConfigError(_unknown(name))
+    entry = plugins[name]
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"drafter {name!r} ({entry.value}) fails to load: {error}") from error
+
+
+def load_drafter(
+    name_or_path: str | Path,
+    target: TargetHandle,
+    *,
+    num_draft_tokens: int | None = None,
+    dtype: torch.dtype | None = None,
+) -> Drafter | None:
+    """A drafter bound to `target`; None for plain decoding ("none", or num_draft_tokens 0).
+
+    Args:
+        name_or_path: a name; `dflash` and `dflash2` mean the checkpoint shipped for this target.
+            Or the folder of a checkpoint.
+        num_draft_tokens: tokens to draft each cycle; None takes the drafter's own number.
+        dtype: what the drafter computes in; None takes the target's.
+    Raises: ConfigError for an unknown name or number; CheckpointError for a checkpoint that is
+        damaged or does not fit the target.
+    """
+    if num_draft_tokens is not None and num_draft_tokens < 0:
+        raise ConfigError(f"num_draft_tokens is {num_draft_tokens}; it must be 0 (off) or more")
+    name, folder = str(name_or_path), Path(name_or_path)
+    is_off = name == NONE or num_draft_tokens == 0
+    if is_off:
+        return None
+    dtype = dtype or target.info.dtype
+    if folder.is_dir() and name not in drafter_names():
+        drafter = _load_folder(folder, target, num_draft_tokens, dtype)
+    elif name in ("dflash", "dflash2"):
+        drafter = _load_folder(_shipped(name, target), target, num_draft_tokens, dtype)
+    else:
+        drafter = drafter_class(name).create(target, num_draft_tokens=num_draft_tokens, dtype=dtype)
+    drafter.bind(target)
+    return drafter
+
+
+def shipped_checkpoint(method: str, target_name: str) -> Path | None:
+    """The folder of the checkpoint that comes with the package for a target, if there is one."""
+    folder = _SHIPPED / f"{target_name}-{method}"
+    return folder if (folder / "config.json").is_file() else None
+
+
+def _shipped(method: str, target: TargetHandle) -> Path:
+    folder = shipped_checkpoint(method, target.info.name)
+    if folder is None:
+        raise CheckpointError(
+            f"no {method} drafter comes with the package for {target.info.name}; give the folder of"
+            " one, train one, or use 'ngram'"
+        )
+    return folder
+
+
+def _load_folder(
+    folder: Path, target: TargetHandle, num_draft_tokens: int | None, dtype: torch.dtype
+) -> Drafter:
+    reader = importlib.import_module(_CHECKPOINT_READER)
+    config, tensors = reader.read_zlab(folder)
+    drafter: Drafter = drafter_class(config.method).from_tensors(
+        config,
+        tensors,
+        dtype=dtype,
+        device=target.device,
+        num_draft_tokens=num_draft_tokens,
+        provenance=reader.read_provenance(folder),
+        source=str(folder),
+    )
+    return drafter
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _unknown(name: str) -> str:
+    names = drafter_names()
+    near = difflib.get_close_matches(name, names, n=2)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"no drafter {name!r}: not a name ({', '.join(names)}) and not a folder{hint}"
