@@ -1,0 +1,168 @@
+"""From logits to the distribution that tokens are drawn from, and the draw itself.
+
+The one place that knows temperature, top-k, top-p and min-p. The order is fixed: temperature,
+top-k, softmax, top-p (a token is kept while the mass before it is below top_p), renormalise, min-p
+(relative to the greatest), renormalise. Tokens are ranked by logit and, where logits are equal, by
+id: at the edge of top-k and top-p the lowest ids stay.
+
+Each of the three filters keeps a prefix of that ranking, so the work is done on the few best
+candidates; the result is the same as that of a full sort, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+from torch.nn import functional
+
+from blockdraft.sampling.topk import choose, fast_topk
+from blockdraft.types import SamplingParams
+
+__all__ = ["choose", "draw", "fast_topk", "nonfinite_rows", "probabilities"]
+
+_NUM_CANDIDATES = (32, 512, 8192)  # tried in turn for top-p, before a full sort
+_GROUP = 64  # weights summed together before a draw looks inside one group
+
+
+@dataclass(frozen=True)
+class _Warp:
+    """The part of SamplingParams that turns logits into probabilities; temperature 0 is greedy."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+
+    @classmethod
+    def of(cls, params: SamplingParams) -> _Warp:
+        if params.is_greedy:
+            return cls(0.0, 0, 1.0, 0.0)
+        return cls(params.temperature, params.top_k, params.top_p, params.min_p)
+
+
+def probabilities(
+    logits: Float[Tensor, "n v"], params: Sequence[SamplingParams]
+) -> Float[Tensor, "n v"]:
+    """The target's law of each row: float32, or float64 where the logits are.
+
+    A row's result depends on its own logits and parameters only.
+
+    Args:
+        logits: adjusted logits; -inf is impossible. A row with NaN or +inf (`nonfinite_rows`)
+            gives one that no token can be drawn from, or NaN; other rows do not notice.
+        params: of each row. Greedy rows get the one-hot of `choose`.
+    Raises: ValueError if the number of rows and of params differ.
+    """
+    if len(params) != len(logits):
+        raise ValueError(f"{len(logits)} rows of logits and {len(params)} params; give one a row")
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    rows_of: dict[_Warp, list[int]] = {}
+    for row, one in enumerate(params):
+        rows_of.setdefault(_Warp.of(one), []).append(row)
+    if len(rows_of) == 1:
+        return _warped(logits, next(iter(rows_of)))
+    out = torch.empty_like(logits)
+    for warp, rows in rows_of.items():
+        out[rows] = _warped(logits[rows], warp)
+    return out
+
+
+def _warped(logits: Float[Tensor, "n v"], warp: _Warp) -> Float[Tensor, "n v"]:
+    if warp.temperature == 0.0:
+        return torch.zeros_like(logits).scatter_(-1, choose(logits)[:, None], 1.0)
+    if 0 < warp.top_k < logits.shape[-1]:
+        values, ids = fast_topk(logits, warp.top_k)
+        weights = _weights(values, warp)
+        kept = _kept(weights, weights.sum(-1, keepdim=True), warp)
+        return torch.zeros_like(logits).scatter_(-1, ids, kept.to(logits.dtype))
+    # The greatest is subtracted first: a small temperature then cannot blur the top.
+    weights = (logits - logits.amax(-1, keepdim=True)).div_(warp.temperature).exp_()
+    if warp.top_p < 1.0:
+        return _nucleus(logits, weights.sum(-1, keepdim=True).double(), warp)
+    if warp.min_p > 0.0:
+        weights.masked_fill_(weights < warp.min_p, 0.0)
+    return weights.div_(weights.sum(-1, keepdim=True))
+
+
+def _nucleus(
+    logits: Float[Tensor, "n v"], totals: Float64[Tensor, "n 1"], warp: _Warp
+) -> Float[Tensor, "n v"]:
+    """Top-p over the whole vocabulary; rows that few candidates do not settle are tried again."""
+    out = torch.zeros_like(logits)
+    rows = torch.arange(len(logits), device=logits.device)
+    for size in (*_NUM_CANDIDATES, logits.shape[-1]):
+        values, ids = fast_topk(logits, min(size, logits.shape[-1]))
+        kept = _kept(_weights(values, warp), totals, warp)
+        out[rows[:, None], ids] = kept.to(out.dtype)
+        open_ended = kept[:, -1] > 0.0  # the last candidate stayed: those behind it might too
+        rows, logits, totals = rows[open_ended], logits[open_ended], totals[open_ended]
+        if not len(rows):
+            break
+    return out
+
+
+def _weights(values: Float[Tensor, "n c"], warp: _Warp) -> Float64[Tensor, "n c"]:
+    """Unnormalised probabilities of ranked candidates; the first is 1."""
+    return (values - values[:, :1]).double().div_(warp.temperature).exp_()
+
+
+def _kept(
+    weights: Float64[Tensor, "n c"], totals: Float64[Tensor, "n 1"], warp: _Warp
+) -> Float64[Tensor, "n c"]:
+    """Probabilities of ranked candidates after top-p and min-p: a prefix, 0 behind it.
+
+    Sums run from the best candidate on, so that they do not depend on how many there are.
+    """
+    cumulative = weights.cumsum(-1)
+    kept = weights >= warp.min_p
+    if warp.top_p < 1.0:
+        before = functional.pad(cumulative[:, :-1], (1, 0))
+        kept &= before < warp.top_p * totals
+    last = kept.sum(-1, keepdim=True).sub_(1).clamp_(min=0)  # a row of NaN keeps none
+    mass = cumulative.gather(-1, last)
+    return torch.where(kept, weights / mass, 0.0)
+
+
+def draw(probs: Float[Tensor, "n v"], u: Float64[Tensor, "n"]) -> Int64[Tensor, "n"]:
+    """One id a row by inverse CDF in float64; rows need not be normalised.
+
+    An id of probability 0 is never drawn, whatever u in [0, 1) is.
+
+    Raises: ValueError if a row has no mass (or NaN).
+    """
+    size = _GROUP if probs.shape[-1] > 4 * _GROUP else probs.shape[-1]
+    padding = -probs.shape[-1] % size
+    padded = functional.pad(probs, (0, padding)) if padding else probs
+    groups = padded.reshape(len(probs), -1, size)
+    cumulative = groups.sum(-1, dtype=torch.float64).cumsum(-1)
+    totals = cumulative[:, -1]
+    if not bool((totals > 0.0).all()):
+        raise ValueError("a row has no probability mass to draw from")
+    targets = u.double() * totals
+    group = _first_above(cumulative, targets)
+    every = torch.arange(len(probs), device=probs.device)
+    before = functional.pad(cumulative, (1, 0))[every, group]
+    inner = groups[every, group].double().cumsum(-1)
+    return group * size + _first_above(inner, targets - before)
+
+
+def _first_above(
+    cumulative: Float64[Tensor, "n m"], targets: Float64[Tensor, "n"]
+) -> Int64[Tensor, "n"]:
+    """First position whose cumulative weight exceeds the target: it has a weight above 0."""
+    below_all = torch.nextafter(cumulative[:, -1], torch.zeros_like(targets))
+    targets = torch.minimum(targets, below_all)  # u * total may have been rounded up to the total
+    return torch.searchsorted(cumulative, targets[:, None], right=True)[:, 0]
+
+
+def nonfinite_rows(logits: Float[Tensor, "n v"]) -> list[bool]:
+    """Which rows no token can be drawn from: NaN or +inf anywhere, or -inf everywhere.
+
+    One pass: the maximum of a row is finite if and only if none of these hold.
+    """
+    bad: list[bool] = logits.amax(-1).isfinite().logical_not_().tolist()
+    return bad
