@@ -51,7 +51,7 @@ class TextCodec:
             backend = tokenizer
         elif isinstance(tokenizer, FastTokenizer):
             backend = tokenizer.backend_tokenizer
-            chat_template = chat_template or tokenizer.chat_template
+            chat_template = chat_template or pick_template(tokenizer.chat_template)
             special_tokens = special_tokens or getattr(tokenizer, "special_tokens_map", None)
         else:
             raise ConfigError(
@@ -99,6 +99,19 @@ class TextCodec:
     def stream(self, skip_special: bool = True) -> StreamDecoder:
         """A decoder for one answer that arrives token by token."""
         return StreamDecoder(self, skip_special)
+
+
+def pick_template(templates: Any) -> str | None:
+    """The template for plain conversations, out of what a tokenizer config holds.
+
+    That is one template, or several by name (a table, or a list of name and template); of
+    several, the one called "default".
+    """
+    if isinstance(templates, list | tuple):
+        templates = {entry["name"]: entry["template"] for entry in templates}
+    if isinstance(templates, Mapping):
+        templates = templates.get("default")
+    return None if templates is None else str(templates)
 
 
 def render_template(
