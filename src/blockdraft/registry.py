@@ -97,6 +97,16 @@ def shipped_checkpoint(method: str, target_name: str) -> Path | None:
     return folder if (folder / "config.json").is_file() else None
 
 
+def recorded_target(folder: Path) -> str | None:
+    """Fingerprint of the target that a checkpoint says it was made for.
+
+    Raises: CheckpointError if its files are missing or damaged.
+    """
+    reader = importlib.import_module(_CHECKPOINT_READER)
+    found: str | None = reader.read_provenance(folder).get("target_fingerprint")
+    return found
+
+
 def _shipped(method: str, target: TargetHandle) -> Path:
     folder = shipped_checkpoint(method, target.info.name)
     if folder is None:

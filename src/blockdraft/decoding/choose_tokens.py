@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 from torch import Tensor
 
 from blockdraft.decoding.row import Row
 from blockdraft.sampling.adjust import AdjustRow, adjust_logits
-from blockdraft.sampling.streams import Purpose, uniforms
+from blockdraft.sampling.streams import Purpose, uniforms, uniforms_for
 from blockdraft.sampling.warp import choose, nonfinite_rows, probabilities
 from blockdraft.types import Proposal, Verdict
 from blockdraft.verification.rejection import accept_greedy, accept_sampled
@@ -77,7 +76,7 @@ def _adjust_rows(rows: Sequence[Row], proposal: Proposal) -> list[AdjustRow]:
             prompt_len=row.prompt_len,
             token_ids=row.token_ids,
             draft_ids=drafts[i][: proposal.lens[i]],
-            end_ids=row.stop_ids,
+            end_ids=tuple(row.stop_ids),
         )
         for i, row in enumerate(rows)
     ]
@@ -93,18 +92,32 @@ def _accept_sampled(
     params = [row.params for row in rows for _ in range(width)]
     p = probabilities(pick(logits).flatten(0, 1), params).view(len(rows), width, vocab_size)
     steps = np.array([len(row.token_ids) for row in rows])[:, None] + np.arange(width)
+    coins, residuals, bonuses = _verify_draws(rows, steps).to(logits.device)
     lens = tuple(proposal.lens[i] for i in index)
-    device = logits.device
     return accept_sampled(
         pick(proposal.ids)[:, :k],
         lens,
         p,
         None if proposal.q_ids is None else pick(proposal.q_ids)[:, :k],
         None if proposal.q_probs is None else pick(proposal.q_probs)[:, :k],
-        draws(rows, steps[:, :k], Purpose.ACCEPT).to(device),
-        draws(rows, steps, Purpose.RESIDUAL).to(device),
-        draws(rows, steps, Purpose.BONUS).to(device),
+        coins[:, :k],
+        residuals[:, 0],
+        bonuses[:, 0],
     )
+
+
+def _verify_draws(
+    rows: Sequence[Row], positions: NDArray[np.int64]
+) -> Float64[Tensor, "p b n"]:
+    """Coins, and the draws for the token after them.
+
+    At most one residual and one bonus token is drawn a cycle, and every cycle starts at another
+    position: keyed by the first position, no draw is ever used twice.
+    """
+    seeds = [row.request.seed for row in rows]
+    keys = [row.request.stream_key for row in rows]
+    purposes = (Purpose.ACCEPT, Purpose.RESIDUAL, Purpose.BONUS)
+    return uniforms_for(seeds, keys, positions, purposes)
 
 
 def _by_row(index: Sequence[int], verdict: Verdict) -> dict[int, tuple[int, int]]:

@@ -64,3 +64,7 @@ class Drafter(ABC):
         Raises: CheckpointError, naming both models, if this drafter cannot serve `target`.
         """
         return
+
+    def describe(self) -> dict[str, Any]:
+        """What this drafter is, for provenance; checkpoints add where they are from and a hash."""
+        return {"name": self.name, "num_draft_tokens": self.num_draft_tokens}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-
-import torch
+from typing import Any
 
 from blockdraft.decoding.clock import Timing
 from blockdraft.decoding.row import Row
@@ -18,6 +17,7 @@ from blockdraft.engine.prompts import Prompt, encode_prompt, split_prompts
 from blockdraft.engine.runner import Runner, RunnerLimits
 from blockdraft.errors import CapacityError, ConfigError
 from blockdraft.sampling.adjust import check_params
+from blockdraft.targets.base import Target
 from blockdraft.targets.load import LoadedTarget, load_target
 from blockdraft.types import Request, SamplingParams
 
@@ -86,8 +86,24 @@ class LLM:
         return llm
 
     @property
-    def target(self):  # type: ignore[no-untyped-def]
+    def target(self) -> Target:
         return self.loaded.target
+
+    def describe(self) -> dict[str, Any]:
+        """What runs here, for provenance: target, drafter, dtype, kernels."""
+        info, drafter = self.target.info, self.drafter
+        return {
+            "target": {
+                "name": info.name,
+                "source": info.source,
+                "fingerprint": info.fingerprint,
+                "num_parameters": info.num_parameters,
+            },
+            "drafter": {"name": "none"} if drafter is None else drafter.describe(),
+            "dtype": str(info.dtype).removeprefix("torch."),
+            "device": str(self.target.device),
+            "kernels": self.loaded.kernels,
+        }
 
     def generate(
         self,
@@ -208,19 +224,3 @@ def _params_of_each(
             f"{len(params)} sampling parameters for {num_prompts} prompts; give one, or one each"
         )
     return params
-
-
-def describe(drafter: Drafter | None) -> Mapping[str, object]:
-    """What a drafter is, for provenance and for one-line notices."""
-    if drafter is None:
-        return {"name": "none"}
-    return {"name": drafter.name, "num_draft_tokens": drafter.num_draft_tokens}
-
-
-def default_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the hardware computes in it, else float32."""
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
-    flags = torch.cpu.get_capabilities()
-    native = any(flags.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
-    return torch.bfloat16 if native else torch.float32

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 
 class Linear(ABC):

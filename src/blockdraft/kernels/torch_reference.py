@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from blockdraft.kernels.base import GatedPair, Kernels, Linear
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from blockdraft.cache.base import TargetCache
 from blockdraft.cache.target_kv import KVCache

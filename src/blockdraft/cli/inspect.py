@@ -1,0 +1,44 @@
+"""`blockdraft inspect`: what a drafter checkpoint is, for which target, and what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(help="Folder of a drafter checkpoint.")],
+) -> None:
+    """Check a drafter's files and say what it is; faults are named."""
+    from blockdraft.interop.zlab import read_provenance, read_zlab
+
+    config, tensors = read_zlab(path)
+    num_parameters = sum(tensor.numel() for tensor in tensors.values())
+    num_bytes = sum(tensor.nbytes for tensor in tensors.values())
+    recorded = read_provenance(path)
+    rows = {
+        "method": config.method,
+        "block": f"{config.block_size} rows: the anchor and {config.num_draft_tokens} drafts",
+        "layers": config.num_layers,
+        "width": f"{config.hidden_size}, {config.num_heads} heads / {config.num_kv_heads} kv heads"
+        f" of {config.head_dim}",
+        "windows": ", ".join("full" if w is None else str(w) for w in config.windows),
+        "block rows": "causal" if all(config.causal) else "see each other"
+        if not any(config.causal)
+        else ", ".join("causal" if c else "see each other" for c in config.causal),
+        "mask token": config.mask_token_id,
+        "taps": f"target layers {list(config.target_layer_ids)} of {config.num_target_layers}",
+        "vocabulary": config.vocab_size,
+        "parameters": f"{num_parameters / 1e6:.1f} M ({num_bytes / 1e6:.1f} MB)",
+        "made for": recorded.get("target_name", "not recorded: it is paired by shape alone"),
+        "target hash": recorded.get("target_fingerprint", "not recorded"),
+    }
+    if config.has_selector:
+        rows["selector"] = f"top {config.selector_top_k}, rank {config.selector_rank}"
+        rows["convolutions"] = (
+            f"{config.conv_kernel_size} taps, groups of {config.conv_group_size} channels"
+        )
+    for key, value in rows.items():
+        print(f"{key:14} {value}")

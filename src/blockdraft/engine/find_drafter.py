@@ -1,0 +1,56 @@
+"""Pick a model, not a configuration: the drafter is found by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from blockdraft.drafters.base import Drafter
+from blockdraft.errors import CheckpointError
+from blockdraft.registry import NONE, load_drafter, recorded_target, shipped_checkpoint
+from blockdraft.targets.base import Target
+from blockdraft.targets.sources.wheel import cache_folder
+
+AUTO = "auto"
+
+#: Methods of which a checkpoint may come with the package, the best first.
+_SHIPPED_METHODS = ("dflash2", "dflash")
+
+
+def find_drafter(
+    name: str, target: Target, num_draft_tokens: int | None, *, log: Callable[[str], None]
+) -> Drafter | None:
+    """The drafter asked for, bound to `target`; None decodes plainly.
+
+    `auto` takes the one shipped for this target, else a checkpoint in the cache's `drafters` folder
+    that records this target's fingerprint, else n-gram lookup. One line says which.
+    """
+    if name != AUTO or num_draft_tokens == 0:
+        wanted = NONE if name == AUTO else name
+        return load_drafter(wanted, target, num_draft_tokens=num_draft_tokens)
+    folder = next(_candidates(target), None)
+    if folder is None:
+        log(f"drafter: ngram lookup (no trained drafter is known for {target.info.name})")
+        return load_drafter("ngram", target, num_draft_tokens=num_draft_tokens)
+    drafter = load_drafter(folder, target, num_draft_tokens=num_draft_tokens)
+    assert drafter is not None
+    log(f"drafter: {drafter.name} from {folder}")
+    return drafter
+
+
+def _candidates(target: Target) -> Iterator[Path]:
+    for method in _SHIPPED_METHODS:
+        folder = shipped_checkpoint(method, target.info.name)
+        if folder is not None:
+            yield folder
+    own = cache_folder() / "drafters"
+    for config in sorted(own.glob("*/config.json")):
+        if _records(config.parent, target):
+            yield config.parent
+
+
+def _records(folder: Path, target: Target) -> bool:
+    try:
+        return recorded_target(folder) == target.info.fingerprint
+    except CheckpointError:  # a damaged neighbour must not stop what works without it
+        return False

@@ -1,0 +1,155 @@
+"""From a name to a target ready to run, with its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from blockdraft.errors import CheckpointError, ConfigError, UnsupportedError
+from blockdraft.kernels.choose import choose_kernels
+from blockdraft.targets.base import Target
+from blockdraft.targets.config import DecoderConfig
+from blockdraft.targets.config_keys import KNOWN
+from blockdraft.targets.decoder import DecoderTarget
+from blockdraft.targets.exact import ExactTarget
+from blockdraft.targets.sources import SourceFiles, load_weights, resolve
+from blockdraft.targets.tokenizer import TextCodec
+from blockdraft.types import TargetInfo
+
+Log = Callable[[str], None]
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class LoadedTarget:
+    """A target and its text codec; `kernels` names what its layers run on."""
+
+    target: Target
+    codec: TextCodec
+    kernels: str
+
+
+def load_target(
+    name: str,
+    *,
+    dtype: str | None = None,
+    device: str = "cpu",
+    kernels: str = "auto",
+    exact: bool = False,
+    log: Log,
+) -> LoadedTarget:
+    """Find, check and load a target.
+
+    Models of the Llama, Mistral, Qwen2 and Qwen3 families run on our own decoder, all others on
+    transformers.
+
+    Raises: UserError of the kind that fits: no such model, damaged files, not supported.
+    """
+    place = find_device(device)
+    number_type = find_dtype(dtype, place)
+    source = resolve(name, progress=log)
+    codec = source.codec()
+    if source.config.get("model_type") not in KNOWN:
+        if exact:
+            raise UnsupportedError(
+                f"--exact needs our own decoder, which does not run {source.name} "
+                f"({source.config.get('model_type')}); use --dtype float32 instead"
+            )
+        # Imported late: transformers takes seconds, and most targets do not need it.
+        from blockdraft.targets.transformers import load_transformers_target
+
+        return LoadedTarget(load_transformers_target(source, number_type), codec, "transformers")
+    decoder = _load_decoder(source, number_type, place, kernels)
+    target = ExactTarget(decoder) if exact else decoder
+    return LoadedTarget(target, codec, decoder.kernels.name + ("-exact" if exact else ""))
+
+
+def _load_decoder(
+    source: SourceFiles, dtype: torch.dtype, device: torch.device, kernels: str
+) -> DecoderTarget:
+    config = DecoderConfig.from_dict(source.config)
+    weights = load_weights(source, dtype=dtype)
+    num_parameters = sum(tensor.numel() for tensor in weights.values())
+    info = source_info(source, dtype, num_parameters)
+    return DecoderTarget(config, weights, choose_kernels(dtype, device, kernels), info, device)
+
+
+def source_info(
+    source: SourceFiles, dtype: torch.dtype = torch.float32, num_parameters: int = 0
+) -> TargetInfo:
+    """What a target will be, from its files alone.
+
+    Raises: CheckpointError naming a key of the config that is missing or no positive number.
+    """
+    sizes = {}
+    for key in ("vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings"):
+        value = source.config.get(key)
+        if not isinstance(value, int) or value < 1:
+            raise CheckpointError(
+                f"{source.name}: {key} is {value!r} in its config; it must be a positive number"
+            )
+        sizes[key] = value
+    return TargetInfo(
+        name=source.name,
+        source=source.source,
+        fingerprint=source.fingerprint,
+        model_type=str(source.config.get("model_type")),
+        vocab_size=sizes["vocab_size"],
+        hidden_size=sizes["hidden_size"],
+        num_layers=sizes["num_hidden_layers"],
+        max_context_len=sizes["max_position_embeddings"],
+        end_ids=source.end_ids,
+        dtype=dtype,
+        num_parameters=num_parameters,
+    )
+
+
+def describe_source(name: str, log: Log) -> dict[str, Any]:
+    """Fetch and check a target without loading it; says what it is."""
+    source = resolve(name, progress=log)
+    config = source.config
+    own = config.get("model_type") in KNOWN
+    return {
+        "name": source.name,
+        "source": source.source,
+        "type": f"{config.get('model_type')} ({'our decoder' if own else 'transformers'})",
+        "layers": config.get("num_hidden_layers"),
+        "width": config.get("hidden_size"),
+        "vocabulary": config.get("vocab_size"),
+        "context": config.get("max_position_embeddings"),
+        "end ids": ", ".join(map(str, source.end_ids)) or "none",
+        "chat template": "yes" if source.chat_template else "no",
+        "fingerprint": source.fingerprint,
+        "files": ", ".join(str(path) for path in source.weight_paths),
+    }
+
+
+def find_device(name: str) -> torch.device:
+    """Raises: ConfigError if there is no such device here."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device {name!r} does not exist; use cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device 'cuda' was asked for, but no GPU is usable here; use cpu")
+    return device
+
+
+def find_dtype(name: str | None, device: torch.device) -> torch.dtype:
+    """The dtype asked for; by default bfloat16 where the hardware computes in it, else float32.
+
+    Raises: ConfigError for another name.
+    """
+    if name is not None:
+        if name not in _DTYPES:
+            raise ConfigError(f"dtype {name!r} is not offered; choose {' or '.join(_DTYPES)}")
+        return _DTYPES[name]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    flags = torch.cpu.get_capabilities()
+    native = any(flags.get(flag) for flag in ("avx512_bf16", "amx_bf16", "bf16"))
+    return torch.bfloat16 if native else torch.float32
