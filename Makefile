@@ -46,7 +46,7 @@ lint: $(VENV)/.dev ## Lint, types and import rules
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/lint-imports
 
 bench: $(VENV)/.dev ## Measure everything that README and docs state; writes benchmarks/results
-	@$(BIN)/python benchmarks/decode_speed.py --out benchmarks/results/decode_speed.json
+	@$(BIN)/python -m benchmarks.decode_speed --out benchmarks/results/decode_speed.json
 	@$(MAKE) --no-print-directory docs
 
 docs: $(VENV)/.dev ## Rewrite the figures in README and docs from benchmarks/results

@@ -8,7 +8,11 @@ import warnings
 import typer
 from rich.console import Console
 
-from blockdraft.cli import demo, generate, init_drafter, inspect, pull
+from blockdraft.cli.demo import demo
+from blockdraft.cli.generate import generate
+from blockdraft.cli.init_drafter import init_drafter
+from blockdraft.cli.inspect import inspect
+from blockdraft.cli.pull import pull
 from blockdraft.errors import ConfigError, UserError
 
 app = typer.Typer(
@@ -17,11 +21,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("generate")(generate.generate)
-app.command("demo")(demo.demo)
-app.command("pull")(pull.pull)
-app.command("inspect")(inspect.inspect)
-app.command("init-drafter")(init_drafter.init_drafter)
+app.command("generate")(generate)
+app.command("demo")(demo)
+app.command("pull")(pull)
+app.command("inspect")(inspect)
+app.command("init-drafter")(init_drafter)
 
 
 def main() -> None:

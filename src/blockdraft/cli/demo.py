@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -60,7 +60,7 @@ def demo(
     _summary(rates, drafting)
 
 
-def rate(outputs: list[Any]) -> float:
+def rate(outputs: list[Output]) -> float:
     """Median tokens/s after the first token."""
     return statistics.median(
         (out.usage.completion_tokens - 1) / out.timing.decode_s
@@ -80,9 +80,7 @@ def _show(prompt: str, runs: dict[str, list[Output]], llm: LLM) -> tuple[float, 
     table = Table(title=prompt, title_justify="left", show_lines=True, expand=True)
     table.add_column(f"plain: {speeds[0]:.0f} tokens/s", ratio=1)
     length = drafted.speculation.mean_acceptance_length or 1.0
-    table.add_column(
-        f"with {name}: {speeds[1]:.0f} tokens/s, {length:.2f} tokens a cycle", ratio=1
-    )
+    table.add_column(f"with {name}: {speeds[1]:.0f} tokens/s, {length:.2f} tokens a cycle", ratio=1)
     table.add_row(plain.text, "the same text, token for token" if same else drafted.text)
     Console().print(table, markup=False)
     return *speeds, same
@@ -98,4 +96,4 @@ def _summary(rates: list[tuple[float, float, bool]], llm: LLM) -> None:
         f"{len(rates)} prompts); {same} of {len(rates)} texts the same token for token"
     )
     if same < len(rates):
-        print("bfloat16 texts may part at ties of two tokens: see docs/exactness.md, or use --exact")
+        print("bfloat16 texts may part at ties of two tokens: docs/exactness.md, or use --exact")

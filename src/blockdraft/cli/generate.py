@@ -28,7 +28,7 @@ def generate(
     seed: Annotated[int | None, typer.Option(help="Of the random streams; else drawn.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Ends the text; may be repeated.")] = None,
     system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the text.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="No chat template.")] = False,
     num_draft_tokens: options.NumDraftTokens = None,
     dtype: options.Dtype = None,
     exact: options.Exact = False,

@@ -1,4 +1,4 @@
-"""`blockdraft inspect`: what a drafter checkpoint is, for which target, and what is wrong with it."""
+"""`blockdraft inspect`: what a drafter checkpoint is, for which target, and its faults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def inspect(
         "width": f"{config.hidden_size}, {config.num_heads} heads / {config.num_kv_heads} kv heads"
         f" of {config.head_dim}",
         "windows": ", ".join("full" if w is None else str(w) for w in config.windows),
-        "block rows": "causal" if all(config.causal) else "see each other"
+        "block rows": "causal"
+        if all(config.causal)
+        else "see each other"
         if not any(config.causal)
         else ", ".join("causal" if c else "see each other" for c in config.causal),
         "mask token": config.mask_token_id,

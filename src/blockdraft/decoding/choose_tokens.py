@@ -87,28 +87,24 @@ def _accept_sampled(
 ) -> Verdict:
     _, width, vocab_size = logits.shape
     k = width - 1
-    every = len(index) == len(logits)
-    pick = (lambda x: x) if every else (lambda x: x[index])
     params = [row.params for row in rows for _ in range(width)]
-    p = probabilities(pick(logits).flatten(0, 1), params).view(len(rows), width, vocab_size)
+    p = probabilities(logits[index].flatten(0, 1), params).view(len(rows), width, vocab_size)
     steps = np.array([len(row.token_ids) for row in rows])[:, None] + np.arange(width)
     coins, residuals, bonuses = _verify_draws(rows, steps).to(logits.device)
     lens = tuple(proposal.lens[i] for i in index)
     return accept_sampled(
-        pick(proposal.ids)[:, :k],
+        proposal.ids[index, :k],
         lens,
         p,
-        None if proposal.q_ids is None else pick(proposal.q_ids)[:, :k],
-        None if proposal.q_probs is None else pick(proposal.q_probs)[:, :k],
+        None if proposal.q_ids is None else proposal.q_ids[index, :k],
+        None if proposal.q_probs is None else proposal.q_probs[index, :k],
         coins[:, :k],
         residuals[:, 0],
         bonuses[:, 0],
     )
 
 
-def _verify_draws(
-    rows: Sequence[Row], positions: NDArray[np.int64]
-) -> Float64[Tensor, "p b n"]:
+def _verify_draws(rows: Sequence[Row], positions: NDArray[np.int64]) -> Float64[Tensor, "p b n"]:
     """Coins, and the draws for the token after them.
 
     At most one residual and one bonus token is drawn a cycle, and every cycle starts at another

@@ -1,4 +1,4 @@
-"""Text of a growing sequence: whole characters only, cut at the stop string that completes first."""
+"""Text of a growing sequence: whole characters, cut at the stop string that completes first."""
 
 from __future__ import annotations
 

@@ -94,6 +94,8 @@ def find_mask_token(codec: TextCodec, vocab_size: int, end_ids: tuple[int, ...])
     template = codec.chat_template or ""
     for token_id in sorted(codec.special_ids, reverse=True):
         spelling = codec.tokenizer.id_to_token(token_id)
+        if spelling is None:
+            continue
         is_named = spelling in codec.special_tokens.values()
         if token_id not in end_ids and spelling not in template and not is_named:
             return int(token_id)

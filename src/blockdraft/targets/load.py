@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from blockdraft.errors import CheckpointError, ConfigError, UnsupportedError
-from blockdraft.kernels.choose import choose_kernels
+from blockdraft.kernels.choose import choose_backend, choose_kernels
 from blockdraft.targets.base import Target
 from blockdraft.targets.config import DecoderConfig
 from blockdraft.targets.config_keys import KNOWN
@@ -63,19 +63,27 @@ def load_target(
         from blockdraft.targets.transformers import load_transformers_target
 
         return LoadedTarget(load_transformers_target(source, number_type), codec, "transformers")
-    decoder = _load_decoder(source, number_type, place, kernels)
-    target = ExactTarget(decoder) if exact else decoder
-    return LoadedTarget(target, codec, decoder.kernels.name + ("-exact" if exact else ""))
+    target, name_of_kernels = _load_decoder(source, number_type, place, kernels, log)
+    if exact and isinstance(target, DecoderTarget):  # native kernels are exact as they are
+        target, name_of_kernels = ExactTarget(target), f"{name_of_kernels}-exact"
+    return LoadedTarget(target, codec, name_of_kernels)
 
 
 def _load_decoder(
-    source: SourceFiles, dtype: torch.dtype, device: torch.device, kernels: str
-) -> DecoderTarget:
+    source: SourceFiles, dtype: torch.dtype, device: torch.device, kernels: str, log: Log
+) -> tuple[Target, str]:
     config = DecoderConfig.from_dict(source.config)
+    backend = choose_backend(dtype, device, kernels, config.head_dim, log)
     weights = load_weights(source, dtype=dtype)
     num_parameters = sum(tensor.numel() for tensor in weights.values())
     info = source_info(source, dtype, num_parameters)
-    return DecoderTarget(config, weights, choose_kernels(dtype, device, kernels), info, device)
+    if backend == "native":
+        from blockdraft.targets.native import NativeTarget
+
+        native = NativeTarget(config, weights, info)
+        return native, f"native-{native.native_pass.isa}"
+    packed = choose_kernels(dtype, device, backend)
+    return DecoderTarget(config, weights, packed, info, device), packed.name
 
 
 def source_info(

@@ -49,7 +49,7 @@ class PackedLinear:
         shape = (_round_up(self.num_outputs) // BLOCK, _round_up(self.num_inputs) // 2, 2, LANES, 2)
         arena = arena or WeightArena(packed_bytes(*weight.shape))
         self.packed = arena.take(shape, torch.bfloat16)
-        self.packed.copy_(_blocks(weight))
+        self.packed.view(torch.int32).squeeze(-1).copy_(_blocks(weight))
         self.bias = None if bias is None else _padded_bias(bias)
         self.struct = structs.LinearStruct(
             self.packed.data_ptr(),
@@ -87,23 +87,31 @@ class NativeLinear:
 
         Raises: ConfigError if `x` is not bfloat16 with k columns, or for another `out_dtype`.
         """
-        linear = self.linear
-        check_rows(x, linear.num_inputs, "x")
-        if out_dtype not in (torch.bfloat16, torch.float32):
-            raise ConfigError(f"out_dtype is {out_dtype}; it must be bfloat16 or float32")
-        x = x.contiguous()
-        y = torch.empty(*x.shape[:-1], linear.num_outputs, dtype=out_dtype)
-        kind = structs.OUT_F32 if out_dtype == torch.float32 else structs.OUT_BF16
-        num_rows = x.numel() // linear.num_inputs
-        pointer = ctypes.byref(linear.struct)
-        check_status(
-            load().bd_run_linear(self._isa, pointer, x.data_ptr(), num_rows, y.data_ptr(), kind)
-        )
-        return y
+        return run_packed(self.linear, x, structs.ISAS[self._isa], out_dtype)
 
     def num_bytes(self) -> int:
         """Memory of the packed weight and bias, in bytes."""
         return self.linear.num_bytes()
+
+
+def run_packed(
+    linear: PackedLinear, x: BFloat16[Tensor, "*rows k"], isa: str, out_dtype: torch.dtype
+) -> Float[Tensor, "*rows n"]:
+    """W x + bias with weights that may belong to another model.
+
+    Raises: ConfigError if `x` is not bfloat16 with k columns, or for another `out_dtype`.
+    """
+    check_rows(x, linear.num_inputs, "x")
+    if out_dtype not in (torch.bfloat16, torch.float32):
+        raise ConfigError(f"out_dtype is {out_dtype}; it must be bfloat16 or float32")
+    x = x.contiguous()
+    y = torch.empty(*x.shape[:-1], linear.num_outputs, dtype=out_dtype)
+    kind = structs.OUT_F32 if out_dtype == torch.float32 else structs.OUT_BF16
+    num_rows = x.numel() // linear.num_inputs
+    pointer = ctypes.byref(linear.struct)
+    number = structs.ISAS.index(isa)
+    check_status(load().bd_run_linear(number, pointer, x.data_ptr(), num_rows, y.data_ptr(), kind))
+    return y
 
 
 def interleave_gate_up(gate_up: Float[Tensor, "2*f k"]) -> Float[Tensor, "2*g k"]:
@@ -132,8 +140,8 @@ def _round_up(count: int) -> int:
 def _blocks(weight: Tensor) -> Tensor:
     n, k = weight.shape
     weight = functional.pad(weight.to(torch.bfloat16), (0, _round_up(k) - k, 0, _round_up(n) - n))
-    blocks = weight.view(-1, 2, LANES, _round_up(k) // 2, 2)
-    return blocks.permute(0, 3, 1, 2, 4)
+    pairs = weight.contiguous().view(torch.int32).view(-1, 2, LANES, _round_up(k) // 2)
+    return pairs.permute(0, 3, 1, 2)
 
 
 def _padded_bias(bias: Tensor) -> Tensor:

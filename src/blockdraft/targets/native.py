@@ -1,0 +1,172 @@
+"""A Llama-type target on the native C kernels: one call a pass, only valid rows computed.
+
+A row's bits do not depend on the rows beside it, so bfloat16 output is the same with and without
+a drafter, for any batch. Logits are float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockdraft.cache.base import TargetCache
+from blockdraft.cache.target_kv import KVCache
+from blockdraft.kernels.native import (
+    LayerWeights,
+    ModelWeights,
+    NativePass,
+    PackedLinear,
+    Span,
+)
+from blockdraft.kernels.native.linear import run_packed
+from blockdraft.layers.rope import rope_tables
+from blockdraft.targets.base import PassOutput, RowBatch, Target
+from blockdraft.targets.config import DecoderConfig
+from blockdraft.targets.decoder_weights import check_weights
+from blockdraft.types import TargetInfo
+
+
+class NativeTarget(Target):
+    """A frozen Llama-type model in bfloat16 on the CPU.
+
+    Raises: CheckpointError naming the tensors that are missing, unexpected or misshapen;
+        UnsupportedError for a head width that the kernels do not have.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, weights: Mapping[str, Tensor], info: TargetInfo
+    ) -> None:
+        check_weights(config, weights)
+        self.config, self.info, self.device = config, info, torch.device("cpu")
+        self.embedding = weights["model.embed_tokens.weight"].to(torch.bfloat16).contiguous()
+        self.native_pass = NativePass(_model_weights(config, weights, self.embedding))
+
+    @property
+    def packed_head(self) -> PackedLinear:
+        """The head's packed weights, to share with a drafter."""
+        return self.native_pass.head
+
+    def new_cache(self, num_slots: int, max_len: int) -> KVCache:
+        config = self.config
+        return KVCache(
+            config.num_layers,
+            num_slots,
+            max_len,
+            config.num_kv_heads,
+            config.head_dim,
+            torch.bfloat16,
+            self.device,
+        )
+
+    def embed(self, ids: Int64[Tensor, "..."]) -> Float[Tensor, "... m"]:
+        return F.embedding(ids, self.embedding)
+
+    def head(self, hidden: Float[Tensor, "n m"]) -> Float[Tensor, "n v"]:
+        return run_packed(self.packed_head, hidden, self.native_pass.isa, torch.float32)
+
+    def num_weight_bytes(self) -> int:
+        """Weight bytes that one pass reads."""
+        return self.native_pass.num_bytes()
+
+    @torch.inference_mode()
+    def forward(self, cache: TargetCache, batch: RowBatch) -> PassOutput:
+        assert isinstance(cache, KVCache)
+        lens, first = batch.lens, batch.first_slot
+        spans = [Span(first + i, cache.lens[first + i], n) for i, n in enumerate(lens)]
+        result = self.native_pass.forward(
+            cache.k,
+            cache.v,
+            _valid_rows(batch.input_ids, lens),
+            spans,
+            head_rows=_last_rows(lens) if batch.logits_for == "last" else None,
+            logits=None if batch.logits_for == "none" else torch.float32,
+            tap_layers=batch.layer_ids,
+        )
+        for i, n in enumerate(lens):
+            cache.lens[first + i] += n
+        width = batch.input_ids.shape[1]
+        ones = (1,) * len(lens)
+        logits = _padded(
+            result.logits, *((ones, 1) if batch.logits_for == "last" else (lens, width))
+        )
+        return PassOutput(logits, _padded(result.features, lens, width))
+
+
+def _valid_rows(ids: Int64[Tensor, "b t"], lens: Sequence[int]) -> Int64[Tensor, "n"]:
+    if min(lens) == ids.shape[1]:
+        return ids.flatten()
+    return torch.cat([ids[i, :n] for i, n in enumerate(lens)])
+
+
+def _last_rows(lens: Sequence[int]) -> list[int]:
+    ends, end = [], -1
+    for n in lens:
+        end += n
+        ends.append(end)
+    return ends
+
+
+def _padded(
+    rows: Float[Tensor, "n x"] | None, lens: Sequence[int], width: int
+) -> Float[Tensor, "b t x"] | None:
+    """Rows of sequences one after the other, to one row of the batch each; padding is zero."""
+    if rows is None:
+        return None
+    if min(lens) == width:
+        return rows.view(len(lens), width, -1)
+    out = rows.new_zeros(len(lens), width, rows.shape[1])
+    for i, part in enumerate(rows.split(list(lens))):
+        out[i, : lens[i]] = part
+    return out
+
+
+def _model_weights(
+    config: DecoderConfig, weights: Mapping[str, Tensor], embedding: Tensor
+) -> ModelWeights:
+    half = config.head_dim // 2
+    cos, sin = rope_tables(config.rope, config.head_dim, config.max_context_len, torch.float32)
+    is_tied = config.tie_embeddings and "lm_head.weight" not in weights
+    return ModelWeights(
+        layers=[_layer_weights(config, weights, i) for i in range(config.num_layers)],
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        final_norm=weights["model.norm.weight"],
+        head=embedding if is_tied else weights["lm_head.weight"],
+        cosine=cos[:, :half],
+        sine=sin[:, half:],  # the second half carries no sign
+        norm_eps=config.norm_eps,
+        embedding=embedding,
+    )
+
+
+def _layer_weights(config: DecoderConfig, weights: Mapping[str, Tensor], i: int) -> LayerWeights:
+    name = f"model.layers.{i}."
+
+    def join(parts: Sequence[str], kind: str, present: bool = True) -> Tensor | None:
+        return torch.cat([weights[f"{name}{part}.{kind}"] for part in parts]) if present else None
+
+    def need(parts: Sequence[str]) -> Tensor:
+        return torch.cat([weights[f"{name}{part}.weight"] for part in parts])
+
+    qkv = [f"self_attn.{part}_proj" for part in "qkv"]
+    gate_up, out, down = ["mlp.gate_proj", "mlp.up_proj"], ["self_attn.o_proj"], ["mlp.down_proj"]
+    return LayerWeights(
+        attention_norm=weights[name + "input_layernorm.weight"],
+        qkv=need(qkv),
+        output=need(out),
+        mlp_norm=weights[name + "post_attention_layernorm.weight"],
+        gate_up=need(gate_up),
+        down=need(down),
+        qkv_bias=join(qkv, "bias", config.qkv_bias),
+        output_bias=join(out, "bias", config.o_bias),
+        gate_up_bias=join(gate_up, "bias", config.mlp_bias),
+        down_bias=join(down, "bias", config.mlp_bias),
+        q_norm=weights[name + "self_attn.q_norm.weight"] if config.qk_norm else None,
+        k_norm=weights[name + "self_attn.k_norm.weight"] if config.qk_norm else None,
+        window=config.windows[i],
+    )
