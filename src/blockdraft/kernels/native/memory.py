@@ -22,7 +22,8 @@ class WeightArena:
     def __init__(self, num_bytes: int) -> None:
         self.num_bytes = num_bytes
         self._used = 0
-        mapping = mmap.mmap(-1, num_bytes + _HUGE_PAGE)
+        # Private: shared anonymous memory gets no huge pages on most systems.
+        mapping = mmap.mmap(-1, num_bytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             mapping.madvise(mmap.MADV_HUGEPAGE)
         memory = torch.frombuffer(mapping, dtype=torch.uint8)

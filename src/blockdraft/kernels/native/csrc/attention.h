@@ -76,6 +76,17 @@ static void bd_transpose(const uint32_t in[16][16], uint32_t *out, ptrdiff_t out
     for (int i = 0; i < 16; i++) memcpy(out + i * out_stride, &a[i], sizeof a[i]);
 }
 
+/* Rows lie apart (other heads between them), which no hardware prefetcher follows well. */
+#define BD_ROWS_AHEAD 24
+
+BD_INLINE void bd_prefetch_row(const uint16_t *cache, const bd_keys *keys, int position,
+                               int head_dim) {
+    int ahead = position + BD_ROWS_AHEAD;
+    if (ahead >= keys->boundary || ahead >= keys->end) return;
+    const char *row = (const char *)(cache + (ptrdiff_t)ahead * keys->stride);
+    for (int byte = 0; byte < 2 * head_dim; byte += 64) __builtin_prefetch(row + byte);
+}
+
 /* Pack keys [first, first + 32) as 32 outputs; zeros where a key does not exist. */
 static void bd_pack_keys(const bd_keys *keys, int first, int head_dim, int dim_padded,
                          uint16_t *to) {
@@ -88,6 +99,7 @@ static void bd_pack_keys(const bd_keys *keys, int first, int head_dim, int dim_p
                 int position = first + half * 16 + i;
                 int count = position < keys->end && width > 0 ? width : 0;
                 if (count) {
+                    if (pair == 0) bd_prefetch_row(keys->cache_keys, keys, position, head_dim);
                     const uint16_t *row =
                         bd_row_at(keys->cache_keys, keys->block_keys, keys, position);
                     memcpy(square[i], row + 2 * pair, (size_t)count * sizeof(uint32_t));
@@ -104,6 +116,8 @@ static void bd_pack_value_pair(const bd_keys *keys, int first, int pair, int hea
                                int dim_padded, uint16_t *to) {
     static const uint16_t zeros[BD_MAX_HEAD_DIM];
     const uint16_t *row[2];
+    bd_prefetch_row(keys->cache_values, keys, first, head_dim);
+    bd_prefetch_row(keys->cache_values, keys, first + 1, head_dim);
     for (int i = 0; i < 2; i++)
         row[i] = first + i < keys->end
                      ? bd_row_at(keys->cache_values, keys->block_values, keys, first + i)

@@ -5,6 +5,9 @@
 
 #include <stdint.h>
 #include <string.h>
+#if defined(__AVX512F__) || defined(__FMA__)
+#include <immintrin.h>
+#endif
 
 typedef float bd_f32v __attribute__((vector_size(64)));
 typedef int32_t bd_i32v __attribute__((vector_size(64)));
@@ -29,6 +32,26 @@ BD_INLINE bd_f32v bd_select(bd_i32v mask, bd_f32v yes, bd_f32v no) {
     return (bd_f32v)((mask & (bd_i32v)yes) | (~mask & (bd_i32v)no));
 }
 
+/* a * b + c, rounded once where the instruction set can. */
+BD_INLINE bd_f32v bd_fma(bd_f32v a, bd_f32v b, bd_f32v c) {
+#if defined(__AVX512F__)
+    return (bd_f32v)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    bd_f32v result;
+    for (int half = 0; half < 2; half++) {
+        __m256 x, y, z;
+        memcpy(&x, (const char *)&a + 32 * half, sizeof x);
+        memcpy(&y, (const char *)&b + 32 * half, sizeof y);
+        memcpy(&z, (const char *)&c + 32 * half, sizeof z);
+        x = _mm256_fmadd_ps(x, y, z);
+        memcpy((char *)&result + 32 * half, &x, sizeof x);
+    }
+    return result;
+#else
+    return a * b + c;
+#endif
+}
+
 /* Sum and maximum over the lanes, always by the same tree. */
 BD_INLINE float bd_sum(bd_f32v v) {
     float lane[BD_LANES];
@@ -47,26 +70,29 @@ BD_INLINE float bd_max(bd_f32v v) {
     return lane[0];
 }
 
-/* e^x to about one unit in the last place; 0 below -87, nan stays nan, inf above 88. */
-BD_INLINE bd_f32v bd_exp(bd_f32v x) {
+/* e^x for finite x from -87 to 88, to about one unit in the last place. */
+BD_INLINE bd_f32v bd_exp_core(bd_f32v x) {
     const float to_int = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    bd_i32v is_low = x < -87.0f, is_high = x > 88.0f, is_nan = x != x;
-    bd_f32v safe = bd_select(is_low | is_high | is_nan, bd_splat(0.0f), x);
-    bd_f32v shifted = safe * 1.44269504f + to_int;
+    bd_f32v shifted = bd_fma(x, bd_splat(1.44269504f), bd_splat(to_int));
     bd_f32v n = shifted - to_int;
-    bd_f32v r = safe - n * 0.693145752f - n * 1.42860677e-6f;
+    bd_f32v r = bd_fma(n, bd_splat(-0.693145752f), x);
+    r = bd_fma(n, bd_splat(-1.42860677e-6f), r);
     bd_f32v p = bd_splat(1.98756912e-4f);
-    p = p * r + 1.39819994e-3f;
-    p = p * r + 8.33345205e-3f;
-    p = p * r + 4.16657962e-2f;
-    p = p * r + 1.66666655e-1f;
-    p = p * r + 5.00000000e-1f;
-    p = p * r * r + r + 1.0f;
-    bd_i32v power = ((bd_i32v)shifted - (bd_i32v)bd_splat(to_int)) << 23;
-    bd_f32v result = (bd_f32v)((bd_i32v)p + power);
-    result = bd_select(is_low, bd_splat(0.0f), result);
-    result = bd_select(is_high, bd_splat(__builtin_inff()), result);
-    return bd_select(is_nan, x, result);
+    p = bd_fma(p, r, bd_splat(1.39819994e-3f));
+    p = bd_fma(p, r, bd_splat(8.33345205e-3f));
+    p = bd_fma(p, r, bd_splat(4.16657962e-2f));
+    p = bd_fma(p, r, bd_splat(1.66666655e-1f));
+    p = bd_fma(p, r, bd_splat(5.00000000e-1f));
+    p = bd_fma(p, r * r, r) + 1.0f;
+    return (bd_f32v)((bd_i32v)p + ((bd_i32v)shifted << 23));
+}
+
+/* e^x; 0 below -87, inf above 88, nan stays nan. */
+BD_INLINE bd_f32v bd_exp(bd_f32v x) {
+    bd_i32v is_usual = (x >= -87.0f) & (x <= 88.0f);
+    bd_f32v unusual = bd_select(x > 88.0f, bd_splat(__builtin_inff()), bd_splat(0.0f));
+    unusual = bd_select(x != x, x, unusual);
+    return bd_select(is_usual, bd_exp_core(bd_select(is_usual, x, bd_splat(0.0f))), unusual);
 }
 
 /* bfloat16, rounded to nearest even; nan stays nan. */
