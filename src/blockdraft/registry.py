@@ -76,12 +76,13 @@ def load_drafter(
     """
     if num_draft_tokens is not None and num_draft_tokens < 0:
         raise ConfigError(f"num_draft_tokens is {num_draft_tokens}; it must be 0 (off) or more")
-    name, folder = str(name_or_path), Path(name_or_path)
-    is_off = name == NONE or num_draft_tokens == 0
-    if is_off:
+    name, folder, names = str(name_or_path), Path(name_or_path), drafter_names()
+    if name not in names and not folder.is_dir():
+        raise ConfigError(_unknown(name))
+    if name == NONE or num_draft_tokens == 0:
         return None
     dtype = dtype or target.info.dtype
-    if folder.is_dir() and name not in drafter_names():
+    if name not in names:
         drafter = _load_folder(folder, target, num_draft_tokens, dtype)
     elif name in ("dflash", "dflash2"):
         drafter = _load_folder(_shipped(name, target), target, num_draft_tokens, dtype)

@@ -36,7 +36,7 @@ _BASE = DFlashConfig(
     target_layer_ids=(0, 2, 3),
     num_target_layers=TINY.num_layers,
     norm_eps=1e-5,
-    rope=RopeConfig(theta=500.0),
+    rope=RopeConfig(theta=500.0, original_max_len=TINY.max_context_len),
 )
 _SELECTOR = {
     "conv_kernel_size": 2,

@@ -20,7 +20,7 @@ from blockdraft.drafters.backbone_weights import Layer, pack_context, pack_layer
 from blockdraft.drafters.config import DFlashConfig
 from blockdraft.kernels.base import Kernels
 from blockdraft.layers.block_mask import BlockView, block_view
-from blockdraft.layers.conv import BlockConv
+from blockdraft.layers.conv import BlockConv, Taps, convolve
 from blockdraft.layers.rope import rope_tables
 
 
@@ -127,7 +127,7 @@ class Backbone:
     ) -> Float[Tensor, "n m"]:
         config, (b, t) = self.config, blocks.shape
         num_q, num_qk = config.num_heads, config.num_heads + config.num_kv_heads
-        rows, mixing = _enter(layer.attention_conv, self._norm(x, layer.input_norm), blocks)
+        rows, taps = _enter(layer.attention_conv, self._norm(x, layer.input_norm), blocks)
         heads = layer.qkv(rows).view(b * t, -1, config.head_dim)
         qk = self._norm(heads[:, :num_qk], self._unit) * layer.qk_scale
         qk = self._rotate(qk, blocks.cos, blocks.sin)
@@ -139,16 +139,12 @@ class Backbone:
             context.v[index, :b, view.first : view.last],
             view.mask,
         ).flatten(0, 1)
-        if layer.attention_conv is None or mixing is None:
-            return layer.out.add_to(x, out)
-        return x + _leave(layer.attention_conv, layer.out(out), mixing)
+        return layer.out.add_to(x, out) if taps is None else x + _leave(taps, layer.out(out))
 
     def _mlp(self, layer: Layer, x: Tensor, blocks: _Blocks) -> Float[Tensor, "n m"]:
-        rows, mixing = _enter(layer.mlp_conv, self._norm(x, layer.mlp_norm), blocks)
+        rows, taps = _enter(layer.mlp_conv, self._norm(x, layer.mlp_norm), blocks)
         gated = layer.gate_up(rows)
-        if layer.mlp_conv is None or mixing is None:
-            return layer.down.add_to(x, gated)
-        return x + _leave(layer.mlp_conv, layer.down(gated), mixing)
+        return layer.down.add_to(x, gated) if taps is None else x + _leave(taps, layer.down(gated))
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return self.kernels.rms_norm(x, weight, self.config.norm_eps)
@@ -164,13 +160,15 @@ class Backbone:
             self._cos, self._sin = (table.to(self.device) for table in tables)
 
 
-def _enter(conv: BlockConv | None, rows: Tensor, blocks: _Blocks) -> tuple[Tensor, Tensor | None]:
+def _enter(
+    conv: BlockConv | None, rows: Tensor, blocks: _Blocks
+) -> tuple[Float[Tensor, "n m"], Taps | None]:
     """Mix a sub-layer's input rows; the kernels for its output come along."""
     if conv is None:
         return rows, None
-    mixed, mixing = conv.enter(rows.view(*blocks.shape, -1))
-    return mixed.flatten(0, 1), mixing
+    mixed, taps = conv.enter(rows.view(*blocks.shape, -1))
+    return mixed.flatten(0, 1), taps
 
 
-def _leave(conv: BlockConv, rows: Tensor, mixing: Tensor) -> Tensor:
-    return conv.leave(rows.view(*mixing.shape[:2], -1), mixing).flatten(0, 1)
+def _leave(taps: Taps, rows: Tensor) -> Float[Tensor, "n m"]:
+    return convolve(rows.view(taps[0].shape), taps).flatten(0, 1)

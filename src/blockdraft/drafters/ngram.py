@@ -1,6 +1,6 @@
 """Prompt lookup: what followed the last occurrence of the last few tokens is proposed again.
 
-No model. The longest suffix of 4, 3 or 2 tokens that occurred before wins; of its occurrences, the
+No model. The longest suffix of 4 to 1 tokens that occurred before wins; of its occurrences, the
 most recent one. The copy may run into the tokens it is itself proposing, as in LZ77, so a loop of
 any period is continued to full length. The index grows with the text: a cycle costs as much as the
 tokens it committed, however long the text is.
@@ -101,13 +101,16 @@ class NgramDrafter(Drafter):
 
     Args:
         num_draft_tokens: most tokens to propose.
-        min_n, max_n: shortest and longest suffix looked up.
+        min_n, max_n: shortest and longest suffix looked up. On 53 greedy answers of the default
+            target, 1..4 commits 2.18 tokens a cycle and drafts in 63 % of them, 2..4 commits 2.03
+            and drafts in 32 %: 1..4 is quicker while a block pass costs less than 1.27 single
+            ones. Longer suffixes than 4 changed nothing.
     Raises: ConfigError if one of them is out of range.
     """
 
     name = "ngram"
 
-    def __init__(self, num_draft_tokens: int = 7, min_n: int = 2, max_n: int = 4) -> None:
+    def __init__(self, num_draft_tokens: int = 7, min_n: int = 1, max_n: int = 4) -> None:
         if num_draft_tokens < 1:
             raise ConfigError(f"num_draft_tokens is {num_draft_tokens}; it must be 1 or more")
         if not 1 <= min_n <= max_n:

@@ -14,6 +14,11 @@ TARGET_NAME = "target_name"
 TARGET_FINGERPRINT = "target_fingerprint"
 
 
+def record_target(target: TargetInfo) -> dict[str, str]:
+    """What to write into a checkpoint about the target it is made for."""
+    return {TARGET_NAME: target.name, TARGET_FINGERPRINT: target.fingerprint}
+
+
 def check_pairing(
     config: DFlashConfig, provenance: Mapping[str, str], target: TargetInfo, drafter: str
 ) -> None:

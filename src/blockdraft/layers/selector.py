@@ -37,8 +37,9 @@ def edge_scores(
     rank = gate.shape[-1]
     first = anchor_ids[:, None, None].expand(b, 1, c)
     previous = torch.cat([first, candidate_ids[:, :-1]], 1)
-    left = predecessors[previous.flatten()].float().view(b, k, c, rank) * gate[:, :, None]
-    right = successors[candidate_ids.flatten()].float().view(b * k, c, rank)
+    left = predecessors.index_select(0, previous.flatten()).float().view(b, k, c, rank)
+    left = left * gate[:, :, None]
+    right = successors.index_select(0, candidate_ids.flatten()).float().view(b * k, c, rank)
     scores = torch.baddbmm(
         unary.reshape(b * k, 1, c), left.view(b * k, c, rank), right.transpose(1, 2)
     )
