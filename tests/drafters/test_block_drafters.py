@@ -140,6 +140,7 @@ def test_short_rows_are_cut_not_run_narrow(method: str) -> None:
     assert short.lens == (2, 0)
     assert short.ids.shape == (2, 2)
     assert torch.equal(short.ids[0], full.ids[0, :2])
+    assert propose(drafter, batch_of([4], [3], max_lens=[0])).lens == (0,)
 
 
 @pytest.mark.parametrize(("asked", "given"), [(1, 1), (3, 3), (7, 7), (8, 7), (20, 7)])

@@ -80,14 +80,18 @@ class KVDraftContext(DraftContext):
         places: list[int] = []
         for i, (start, length) in enumerate(zip(starts, lens, strict=True)):
             slot = first_slot + i
-            assert 0 <= start <= self.lens[slot], (slot, start, self.lens[slot])
-            assert start + length <= self.max_len, (slot, start, length, self.max_len)
             sources.extend(range(i * width, i * width + length))
             base = slot * self.num_rows + start
             places.extend(range(base, base + length))
-            self._set_len(slot, start + length)
+            self.extend(slot, start, length)
         if sources:
             self._write(features.flatten(0, 1), sources, places)
+
+    def extend(self, slot: int, start: int, length: int) -> None:
+        """Count rows start..start+length-1 of a slot as context, and forget what follows."""
+        assert 0 <= start <= self.lens[slot], (slot, start, self.lens[slot])
+        assert start + length <= self.max_len, (slot, start, length, self.max_len)
+        self._set_len(slot, start + length)
 
     def _write(
         self, features: Float[Tensor, "n f"], sources: Sequence[int], places: Sequence[int]
@@ -110,16 +114,20 @@ class KVDraftContext(DraftContext):
 
         Raises: ValueError if a context does not end right before its block.
         """
-        if list(anchors) != self.lens[: len(anchors)]:
-            raise ValueError(
-                f"blocks start at {list(anchors)}, but the contexts hold"
-                f" {self.lens[: len(anchors)]} rows"
-            )
+        self.check_anchors(anchors)
         for slot, anchor in enumerate(anchors):
             self._used[slot] = max(self._used[slot], anchor + block_len)
         bases = [slot * self.num_rows + anchor for slot, anchor in enumerate(anchors)]
         places = torch.tensor(bases)[:, None] + torch.arange(block_len)
         return places.to(self.k.device)
+
+    def check_anchors(self, anchors: Sequence[int]) -> None:
+        """Raises: ValueError if a context does not end right before its block."""
+        if list(anchors) != self.lens[: len(anchors)]:
+            raise ValueError(
+                f"blocks start at {list(anchors)}, but the contexts hold"
+                f" {self.lens[: len(anchors)]} rows"
+            )
 
     def move(self, src: int, dst: int) -> None:
         length = self.lens[src]

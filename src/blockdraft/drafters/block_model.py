@@ -94,9 +94,10 @@ class BlockModel:
         if self.config.input_embedding_scale != 1:
             rows = rows * self.config.input_embedding_scale
         hidden = self.backbone.run(rows, context, batch.positions)
-        hidden = hidden[:, 1 : 1 + min(self.num_draft_tokens, max(batch.max_lens))]
+        num_slots = max(1, min(self.num_draft_tokens, max(batch.max_lens)))
+        hidden = hidden[:, 1 : 1 + num_slots]
         flat = hidden.flatten(0, 1).to(self.target.info.dtype)
-        return DraftedBlock(hidden, self.target.head(flat).view(b, hidden.shape[1], -1))
+        return DraftedBlock(hidden, self.target.head(flat).view(b, num_slots, -1))
 
     def transform(self, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Multiplier and soft-cap: increasing, so they may follow the choice of candidates."""

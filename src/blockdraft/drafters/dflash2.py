@@ -93,8 +93,9 @@ class DFlash2Drafter(Drafter):
 
     def lattice(self, drafted: DraftedBlock, anchor_ids: Int64[Tensor, "b"]) -> Lattice:
         """The best candidates of each slot and all edge scores, in float32."""
-        b, k, v = drafted.logits.shape
-        values, ids = fast_topk(drafted.logits.view(b * k, v), self.model.config.selector_top_k)
+        b, k, _ = drafted.logits.shape
+        top_k = self.model.config.selector_top_k
+        values, ids = fast_topk(drafted.logits.flatten(0, 1), top_k)
         unary = self.model.transform(values.float()).view(b, k, -1)
         ids = ids.view(b, k, -1)
         gate = F.linear(drafted.hidden.float(), self._projection)
