@@ -29,8 +29,7 @@ def tiny_model(name: str = "Llama", *, seed: int = 0, **keys: Any) -> Any:
     """A random float32 causal model; every weight is random, norms and biases too."""
     torch.manual_seed(seed)
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **keys})
-    class_name = "Gemma3ForCausalLM" if name == "Gemma3Text" else f"{name}ForCausalLM"
-    model = getattr(transformers, class_name)(config).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             # Wide enough that attention is far from uniform and soft-caps bite.
