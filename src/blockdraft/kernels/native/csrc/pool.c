@@ -67,9 +67,11 @@ static void change(atomic_uint *word) {
 }
 
 void bd_pool_barrier(void) {
+    /* Read before arriving: afterwards the next task may already be prepared. */
     unsigned phase = atomic_load_explicit(&pool.phase, memory_order_relaxed);
-    if (pool.num_active == 1) return;
-    if (atomic_fetch_add(&pool.arrivals, 1) + 1 == (unsigned)pool.num_active) {
+    unsigned num_active = (unsigned)pool.num_active;
+    if (num_active == 1) return;
+    if (atomic_fetch_add(&pool.arrivals, 1) + 1 == num_active) {
         atomic_store_explicit(&pool.arrivals, 0, memory_order_relaxed);
         change(&pool.phase);
     } else {
