@@ -11,7 +11,8 @@ import torch
 
 from blockdraft.drafters.config import DFlashConfig
 from blockdraft.errors import CheckpointError, ConfigError
-from blockdraft.interop.zlab_config import parse_zlab_config, zlab_config_dict
+from blockdraft.interop.zlab_config import parse_zlab_config
+from blockdraft.interop.zlab_config_dict import zlab_config_dict
 from blockdraft.layers.rope import RopeConfig
 
 #: Shape of a drafter for SmolLM2-135M, as a z-lab folder says it.

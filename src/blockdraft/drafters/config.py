@@ -26,7 +26,8 @@ _POSITIVE = (
     "output_multiplier",
     "input_embedding_scale",
 )
-_SELECTOR_FIELDS = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+#: Fields that only DFlash 2 has.
+SELECTOR_FIELDS = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +144,7 @@ class DFlashConfig:
         return []
 
     def _selector_faults(self) -> list[str]:
-        sizes = {name: getattr(self, name) for name in _SELECTOR_FIELDS}
+        sizes = {name: getattr(self, name) for name in SELECTOR_FIELDS}
         if not self.has_selector:
             return [
                 f"{name} is {size}, but dflash has none" for name, size in sizes.items() if size

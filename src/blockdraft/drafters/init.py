@@ -12,7 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blockdraft.drafters.config import DFlashConfig, Method, spread_target_layers
+from blockdraft.drafters.config import (
+    SELECTOR_FIELDS,
+    DFlashConfig,
+    Method,
+    spread_target_layers,
+)
 from blockdraft.drafters.tensors import check_tensors, tensor_shapes
 from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.layers.rope import RopeConfig
@@ -47,52 +52,55 @@ def init_drafter(
     """Config and float32 tensors of an untrained drafter with the target's shapes.
 
     Args:
-        target, target_config: the target, and the dict of its transformers config.
         mask_token_id: a token that text never holds; its embedding marks the slots to fill.
         window: sliding window of every layer; None attends to the whole context.
         target_layer_ids: layers to tap; None spreads `num_taps` by z-lab's rule.
         input_embedding_scale: what the target multiplies its embedding by, if it does.
-        seed: of the weights that are drawn, from normal(0, 0.02).
         copy_layers_from: the target's tensors by their transformers names; its last layers and
             final norm become the drafter's. None draws them.
     Raises: ConfigError if the shapes do not go together, or the target's layers cannot be copied.
     """
-    has_bias = bool(target_config.get("attention_bias"))
-    if copy_layers_from is not None:
-        has_bias |= any(name.endswith("self_attn.q_proj.bias") for name in copy_layers_from)
-    num_heads = _need(target_config, "num_attention_heads")
-    selector = (conv_kernel_size, conv_group_size, selector_rank, selector_top_k)
-    kernel_size, group_size, rank, top_k = selector if method == "dflash2" else (0, 0, 0, 0)
+    fields = _target_fields(target, target_config, copy_layers_from or {})
+    if method == "dflash2":
+        sizes = (conv_kernel_size, conv_group_size, selector_rank, selector_top_k)
+        fields |= zip(SELECTOR_FIELDS, sizes, strict=True)
     config = DFlashConfig(
+        **fields,
         method=method,
         num_layers=num_layers,
-        hidden_size=target.hidden_size,
-        intermediate_size=_need(target_config, "intermediate_size"),
-        num_heads=num_heads,
-        num_kv_heads=target_config.get("num_key_value_heads") or num_heads,
-        head_dim=target_config.get("head_dim") or target.hidden_size // num_heads,
-        vocab_size=target.vocab_size,
-        max_context_len=target.max_context_len,
-        norm_eps=target_config.get("rms_norm_eps") or 1e-6,
-        rope=RopeConfig.from_dict(target_config),
         windows=(window,) * num_layers,
         causal=(is_causal,) * num_layers,
         block_size=block_size,
         mask_token_id=mask_token_id,
         target_layer_ids=target_layer_ids or spread_target_layers(target.num_layers, num_taps),
-        num_target_layers=target.num_layers,
-        conv_kernel_size=kernel_size,
-        conv_group_size=group_size,
-        selector_rank=rank,
-        selector_top_k=top_k,
         input_embedding_scale=input_embedding_scale,
-        final_logit_softcapping=target_config.get("final_logit_softcapping"),
-        attention_bias=has_bias,
     )
     tensors = _fresh_tensors(config, seed)
     if copy_layers_from is not None:
         _copy_layers(config, tensors, target_config, copy_layers_from)
     return config, tensors
+
+
+def _target_fields(
+    target: TargetInfo, target_config: Mapping[str, Any], source: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    """What a drafter's config takes over from its target."""
+    num_heads = _need(target_config, "num_attention_heads")
+    has_bias = any(name.endswith("self_attn.q_proj.bias") for name in source)
+    return {
+        "hidden_size": target.hidden_size,
+        "intermediate_size": _need(target_config, "intermediate_size"),
+        "num_heads": num_heads,
+        "num_kv_heads": target_config.get("num_key_value_heads") or num_heads,
+        "head_dim": target_config.get("head_dim") or target.hidden_size // num_heads,
+        "vocab_size": target.vocab_size,
+        "max_context_len": target.max_context_len,
+        "norm_eps": target_config.get("rms_norm_eps") or 1e-6,
+        "rope": RopeConfig.from_dict(target_config),
+        "num_target_layers": target.num_layers,
+        "final_logit_softcapping": target_config.get("final_logit_softcapping"),
+        "attention_bias": bool(target_config.get("attention_bias")) or has_bias,
+    }
 
 
 def _need(target_config: Mapping[str, Any], key: str) -> int:

@@ -22,7 +22,8 @@ from torch import Tensor
 from blockdraft.drafters.config import DFlashConfig
 from blockdraft.drafters.tensors import check_tensors
 from blockdraft.errors import CheckpointError
-from blockdraft.interop.zlab_config import parse_zlab_config, zlab_config_dict
+from blockdraft.interop.zlab_config import parse_zlab_config
+from blockdraft.interop.zlab_config_dict import zlab_config_dict
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"

@@ -1,8 +1,8 @@
-"""`config.json` of a z-lab drafter, read strictly and written in full.
+"""`config.json` of a z-lab drafter, read strictly.
 
 The backbone is described at the top level as a Qwen3 config, the drafting in the table
 `dflash_config`. Readers of this format look for the same key in different places, so a key may
-stand in both; then both must agree, and both are written.
+stand in both; then both must agree.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
-from blockdraft.drafters.config import DFlashConfig, Method
+from blockdraft.drafters.config import SELECTOR_FIELDS, DFlashConfig, Method
 from blockdraft.errors import CheckpointError, ConfigError, UnsupportedError
-from blockdraft.layers.rope import RopeConfig
 from blockdraft.targets.config import DecoderConfig
 from blockdraft.targets.config_keys import KNOWN, is_harmless
 
-_ARCHITECTURES: dict[str, Method] = {
+#: The file's name of each method.
+ARCHITECTURES: dict[str, Method] = {
     "DFlashDraftModel": "dflash",
     "DFlash2DraftModel": "dflash2",
 }
@@ -34,9 +32,8 @@ _BACKBONE_NEEDS = [
     "max_position_embeddings",
 ]
 _DRAFT_NEEDS = ["block_size", "mask_token_id", "target_layer_ids", "num_target_layers"]
-_SELECTOR_NEEDS = ["conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"]
 _OPTIONAL = ["input_embedding_scale", "output_multiplier", "final_logit_softcapping"]
-_DRAFT_KEYS = {*_DRAFT_NEEDS, *_SELECTOR_NEEDS, *_OPTIONAL}
+_DRAFT_KEYS = {*_DRAFT_NEEDS, *SELECTOR_FIELDS, *_OPTIONAL}
 _TOP_ONLY = {"dflash_config", "is_causal"}
 
 
@@ -56,67 +53,15 @@ def parse_zlab_config(raw: Mapping[str, Any]) -> DFlashConfig:
         raise CheckpointError(str(error)) from error
 
 
-def zlab_config_dict(config: DFlashConfig, dtype: torch.dtype) -> dict[str, Any]:
-    """The dict to write as `config.json`.
-
-    Raises: ConfigError for what the format cannot say: several windows, or causality that is
-        neither the same in all layers nor "sliding layers only".
-    """
-    windows = {window for window in config.windows if window is not None}
-    if len(windows) > 1:
-        raise ConfigError(f"windows are {config.windows}; the z-lab format knows one width")
-    draft = {
-        "block_size": config.block_size,
-        "mask_token_id": config.mask_token_id,
-        "target_layer_ids": list(config.target_layer_ids),
-        "input_embedding_scale": config.input_embedding_scale,
-        "output_multiplier": config.output_multiplier,
-        "final_logit_softcapping": config.final_logit_softcapping,
-    }
-    if config.has_selector:
-        draft |= {name: getattr(config, name) for name in _SELECTOR_NEEDS}
-    return {
-        "architectures": [name for name, m in _ARCHITECTURES.items() if m == config.method],
-        "model_type": "qwen3",
-        "dtype": str(dtype).removeprefix("torch."),
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "hidden_act": "silu",
-        "attention_bias": config.attention_bias,
-        "attention_dropout": 0.0,
-        "rms_norm_eps": config.norm_eps,
-        "max_position_embeddings": config.max_context_len,
-        "rope_theta": config.rope.theta,
-        "rope_parameters": _rope_dict(config.rope),
-        "layer_types": [
-            "full_attention" if window is None else "sliding_attention" for window in config.windows
-        ],
-        "use_sliding_window": bool(windows),
-        "sliding_window": next(iter(windows), None),
-        "max_window_layers": 0 if windows else config.num_layers,
-        "is_causal": _is_causal_value(config),
-        "tie_word_embeddings": False,
-        "use_cache": True,
-        "block_size": config.block_size,
-        "num_target_layers": config.num_target_layers,
-        "dflash_config": draft,
-    }
-
-
 def _method(raw: Mapping[str, Any]) -> Method:
     names = raw.get("architectures")
-    if not isinstance(names, list) or len(names) != 1 or names[0] not in _ARCHITECTURES:
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in ARCHITECTURES:
         raise CheckpointError(
-            f"architectures is {names!r}; a drafter names one of {', '.join(_ARCHITECTURES)}"
+            f"architectures is {names!r}; a drafter names one of {', '.join(ARCHITECTURES)}"
         )
     if raw.get("model_type", "qwen3") != "qwen3":
         raise CheckpointError(f"model_type is {raw['model_type']!r}; only 'qwen3' is implemented")
-    return _ARCHITECTURES[names[0]]
+    return ARCHITECTURES[names[0]]
 
 
 def _draft_values(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +83,7 @@ def _draft_values(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_keys(method: Method, raw: Mapping[str, Any], draft: Mapping[str, Any]) -> None:
-    needs = _DRAFT_NEEDS + (_SELECTOR_NEEDS if method == "dflash2" else [])
+    needs = [*_DRAFT_NEEDS, *(SELECTOR_FIELDS if method == "dflash2" else ())]
     missing = [key for key in needs if key not in draft]
     missing += [key for key in _BACKBONE_NEEDS if raw.get(key) is None]
     rope = raw.get("rope_parameters") or {}
@@ -150,7 +95,7 @@ def _check_keys(method: Method, raw: Mapping[str, Any], draft: Mapping[str, Any]
     unknown = sorted(k for k, v in raw.items() if k not in known and not is_harmless(k, v))
     if unknown:
         raise CheckpointError(f"unknown keys: {', '.join(unknown)}")
-    whole = [*_DRAFT_NEEDS, *_SELECTOR_NEEDS]
+    whole = [*_DRAFT_NEEDS, *SELECTOR_FIELDS]
     wrong = [k for k in whole if k in draft and not _is_whole(draft[k], k == "target_layer_ids")]
     wrong += [k for k in _OPTIONAL if k in draft and not _is_number(draft[k])]
     if wrong:
@@ -212,33 +157,3 @@ def _build(
         output_multiplier=float(draft.get("output_multiplier", 1.0)),
         final_logit_softcapping=softcap or None,  # 0 says "none"
     )
-
-
-def _is_causal_value(config: DFlashConfig) -> bool | None:
-    """The file's `is_causal`: None where the default rule is the only way to say it."""
-    if len(set(config.causal)) == 1:
-        return config.causal[0]
-    if config.causal == tuple(window is not None for window in config.windows):
-        return None
-    raise ConfigError(f"causal is {config.causal}; the z-lab format cannot mix it so")
-
-
-def _rope_dict(rope: RopeConfig) -> dict[str, Any]:
-    values: dict[str, Any] = {"rope_type": rope.rope_type, "rope_theta": rope.theta}
-    if rope.rope_type != "default":
-        values["factor"] = rope.factor
-    if rope.rope_type in ("llama3", "yarn"):
-        values["original_max_position_embeddings"] = rope.original_max_len
-    if rope.rope_type == "llama3":
-        values |= {
-            "low_freq_factor": rope.low_freq_factor,
-            "high_freq_factor": rope.high_freq_factor,
-        }
-    if rope.rope_type == "yarn":
-        values |= {
-            "beta_fast": rope.beta_fast,
-            "beta_slow": rope.beta_slow,
-            "attention_factor": rope.attention_factor,
-            "truncate": rope.truncate,
-        }
-    return values
