@@ -124,13 +124,15 @@ class TableTarget(Target):
     def forward(self, cache: TargetCache, batch: RowBatch) -> PassOutput:
         assert isinstance(cache, TableCache)
         b, t = batch.input_ids.shape
-        out = torch.zeros(b, t, self.info.vocab_size, dtype=self.logits.dtype)
-        for i, length in enumerate(batch.lens):
+        pairs = torch.zeros(2, b, t, dtype=torch.long)
+        for i, (row, length) in enumerate(zip(batch.input_ids.tolist(), batch.lens, strict=True)):
             ids = cache.ids[batch.first_slot + i]
-            for j in range(length):
-                ids.append(int(batch.input_ids[i, j]))
-                out[i, j] = self.logits[ids[max(len(ids) - 2, 0)], ids[-1]]
+            start = len(ids)
+            ids.extend(row[:length])
+            pairs[0, i, :length] = torch.tensor((ids[:1] + ids)[start : start + length])
+            pairs[1, i, :length] = torch.tensor(row[:length])
             cache.lens[batch.first_slot + i] += length
+        out = self.logits[pairs[0], pairs[1]]
         if batch.logits_for == "none":
             return PassOutput(None, None)
         if batch.logits_for == "last":
