@@ -67,14 +67,14 @@ def test_a_folder_is_loaded_and_bound(folder: Path) -> None:
         assert isinstance(drafter, DFlash2Drafter)
         assert drafter.num_draft_tokens == 2
         assert drafter.model.target is TARGET
-        assert drafter.model.backbone.kernels.dtype == torch.float32
+        assert drafter.model.dtype == torch.float32
         assert drafter.model.provenance == {"target_name": TARGET.info.name}
 
 
 def test_dtype_can_be_chosen(folder: Path) -> None:
     drafter = registry.load_drafter(folder, TARGET, dtype=torch.bfloat16)
     assert isinstance(drafter, DFlash2Drafter)
-    assert drafter.model.backbone.kernels.dtype == torch.bfloat16
+    assert drafter.model.dtype == torch.bfloat16
 
 
 def test_shipped_checkpoints_are_found_by_target(

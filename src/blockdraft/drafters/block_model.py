@@ -5,9 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from blockdraft.cache.base import DraftContext
@@ -18,7 +20,16 @@ from blockdraft.drafters.config import DFlashConfig, fit_num_draft_tokens
 from blockdraft.drafters.pairing import check_pairing
 from blockdraft.drafters.tensors import check_tensors
 from blockdraft.kernels.choose import choose_kernels
+from blockdraft.sampling.topk import fast_topk
 from blockdraft.types import GREEDY_TEMPERATURE, TargetHandle
+
+if TYPE_CHECKING:
+    from blockdraft.drafters.native_backbone import NativeBackbone
+    from blockdraft.kernels.native import PassResult
+
+
+#: Most candidates that a slot can be asked for.
+MAX_CANDIDATES = 64
 
 
 @dataclass(frozen=True)
@@ -27,11 +38,23 @@ class DraftedBlock:
 
     Attributes:
         hidden: final-normed rows [b, k, m].
-        logits: the target head's raw logits for them [b, k, v].
+        logits: the target head's raw logits for them [b, k, v], if they were written out.
+        top: else the best of them and their ids [b, k, c], as many as were asked for.
     """
 
     hidden: Float[Tensor, "b k m"]
-    logits: Float[Tensor, "b k v"]
+    logits: Float[Tensor, "b k v"] | None
+    top: tuple[Float32[Tensor, "b k c"], Int64[Tensor, "b k c"]] | None = None
+
+    def best(self, num: int) -> tuple[Float32[Tensor, "b k c"], Int64[Tensor, "b k c"]]:
+        """The greatest raw logits of each slot and their ids; the lowest id first on ties."""
+        if self.top is not None:
+            values, ids = self.top
+            return values[..., :num], ids[..., :num]
+        assert self.logits is not None
+        b, k, v = self.logits.shape
+        values, ids = fast_topk(self.logits.view(b * k, v), min(num, v))
+        return values.float().view(b, k, -1), ids.view(b, k, -1)
 
 
 class BlockModel:
@@ -62,9 +85,31 @@ class BlockModel:
         check_tensors(config, tensors)
         self.config, self.provenance, self.source = config, dict(provenance), source
         self.num_draft_tokens = fit_num_draft_tokens(config, num_draft_tokens)
-        self.backbone = Backbone(config, tensors, choose_kernels(dtype, device, kernels), device)
+        self._tensors, self.dtype, self.device, self._kernels = tensors, dtype, device, kernels
         self._target: TargetHandle | None = None
         self._has_warned = False
+
+    @cached_property
+    def backbone(self) -> Backbone | NativeBackbone:
+        """The packed layers; made when they are first needed, since native ones need the head."""
+        tensors, self._tensors = self._tensors, {}
+        parts = self._native_parts()
+        if parts is not None:
+            # Imported late: the native kernels are compiled at first use.
+            from blockdraft.drafters.native_backbone import NativeBackbone
+
+            return NativeBackbone(self.config, tensors, *parts)
+        kernels = choose_kernels(self.dtype, self.device, self._kernels)
+        return Backbone(self.config, tensors, kernels, self.device)
+
+    def _native_parts(self) -> tuple[Any, Tensor] | None:
+        """Packed head and embedding of a target that runs on the native kernels."""
+        wanted = self._kernels == "auto" and self.dtype == torch.bfloat16
+        head = getattr(self._target, "packed_head", None)
+        fits = self.config.conv_kernel_size in (0, 2)
+        if not (wanted and fits) or head is None or self._target is None:
+            return None
+        return head, self._target.embed(torch.arange(self.config.vocab_size))
 
     @property
     def target(self) -> TargetHandle:
@@ -81,20 +126,27 @@ class BlockModel:
         """An empty context for `num_slots` sequences of up to `max_len` tokens."""
         return self.backbone.new_context(num_slots, max_len, 1 + self.num_draft_tokens)
 
-    def draft(self, context: DraftContext, batch: DraftBatch) -> DraftedBlock:
+    def draft(
+        self, context: DraftContext, batch: DraftBatch, num_candidates: int = MAX_CANDIDATES
+    ) -> DraftedBlock:
         """One pass over [anchor, MASK, ..] of every row, always at full width.
 
-        Logits are made only for as many slots as some row has a use for.
+        Logits are made only for as many slots as some row has a use for; `num_candidates` is how
+        many of the best the caller will ask for.
         """
         assert isinstance(context, KVDraftContext)
         b, width = len(batch.positions), 1 + self.num_draft_tokens
         ids = batch.anchor_ids.new_full((b, width), self.config.mask_token_id)
         ids[:, 0] = batch.anchor_ids
+        num_slots = max(1, min(self.num_draft_tokens, max(batch.max_lens)))
+        if not isinstance(self.backbone, Backbone):
+            num_candidates = min(num_candidates, self.config.vocab_size)
+            result = self.backbone.run(ids, context, batch.positions, num_slots, num_candidates)
+            return _drafted(result, b, num_slots)
         rows = self.target.embed(ids).to(self.backbone.kernels.dtype)
         if self.config.input_embedding_scale != 1:
             rows = rows * self.config.input_embedding_scale
         hidden = self.backbone.run(rows, context, batch.positions)
-        num_slots = max(1, min(self.num_draft_tokens, max(batch.max_lens)))
         hidden = hidden[:, 1 : 1 + num_slots]
         flat = hidden.flatten(0, 1).to(self.target.info.dtype)
         return DraftedBlock(hidden, self.target.head(flat).view(b, num_slots, -1))
@@ -117,7 +169,7 @@ class BlockModel:
             self._has_warned = True
             warnings.warn(
                 f"drafter {self.source!r} gives non-finite logits in"
-                f" {str(self.backbone.kernels.dtype).removeprefix('torch.')}: nothing is drafted"
+                f" {str(self.dtype).removeprefix('torch.')}: nothing is drafted"
                 " where it does (said once); try another dtype",
                 stacklevel=2,
             )
@@ -125,6 +177,16 @@ class BlockModel:
             min(length, self.num_draft_tokens) if ok else 0
             for length, ok in zip(batch.max_lens, is_finite, strict=True)
         )
+
+
+def _drafted(result: PassResult, num_rows: int, num_slots: int) -> DraftedBlock:
+    assert result.hidden is not None
+    assert result.top_values is not None
+    assert result.top_ids is not None
+    shape = (num_rows, num_slots, -1)
+    # An id is -1 only where logits were not numbers; such a row drafts nothing (`draft_lens`).
+    top = result.top_values.view(shape), result.top_ids.clamp_(min=0).view(shape)
+    return DraftedBlock(result.hidden.view(shape), None, top)
 
 
 def sampling_temperatures(batch: DraftBatch) -> Sequence[float | None]:

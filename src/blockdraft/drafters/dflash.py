@@ -14,7 +14,6 @@ from blockdraft.drafters.block_model import BlockModel, DraftedBlock, sampling_t
 from blockdraft.drafters.config import DFlashConfig
 from blockdraft.errors import CheckpointError
 from blockdraft.layers.walk import draw_slots
-from blockdraft.sampling.topk import choose, fast_topk
 from blockdraft.types import Proposal, TargetHandle
 
 #: A sampled slot is drawn from the softmax over this many best tokens: exact, since that is the q
@@ -67,7 +66,8 @@ class DFlashDrafter(Drafter):
         return self.model.new_context(num_slots, max_len)
 
     def draft(self, context: DraftContext, batch: DraftBatch) -> DraftedBlock:
-        return self.model.draft(context, batch)
+        is_greedy = all(t is None for t in sampling_temperatures(batch))
+        return self.model.draft(context, batch, 1 if is_greedy else SUPPORT)
 
     def select(self, drafted: DraftedBlock, batch: DraftBatch) -> Proposal:
         temperatures = sampling_temperatures(batch)
@@ -76,17 +76,16 @@ class DFlashDrafter(Drafter):
         return self._sample(drafted, batch, temperatures)
 
     def _select_best(self, drafted: DraftedBlock, batch: DraftBatch) -> Proposal:
-        ids = choose(drafted.logits)
-        best = drafted.logits.gather(-1, ids[..., None]).float()
-        return Proposal(ids, self.model.draft_lens(batch, best.sum((1, 2))))
+        values, ids = drafted.best(1)
+        return Proposal(ids[..., 0], self.model.draft_lens(batch, values.sum((1, 2))))
 
     def _sample(
         self, drafted: DraftedBlock, batch: DraftBatch, temperatures: Sequence[float | None]
     ) -> Proposal:
         assert batch.uniforms is not None, "sampled rows need uniforms"
-        b, k, v = drafted.logits.shape
-        values, ids = fast_topk(drafted.logits.flatten(0, 1), min(SUPPORT, v))
-        scores, ids = self.model.transform(values.float()).view(b, k, -1), ids.view(b, k, -1)
+        k = drafted.hidden.shape[1]
+        values, ids = drafted.best(SUPPORT)
+        scores = self.model.transform(values)
         lens = self.model.draft_lens(batch, scores.sum((1, 2)))
         chosen, q = draw_slots(scores.nan_to_num(), temperatures, batch.uniforms[:, :k])
         return Proposal(ids.gather(-1, chosen[..., None])[..., 0], lens, ids, q)

@@ -25,7 +25,6 @@ from blockdraft.drafters.config import DFlashConfig
 from blockdraft.errors import CheckpointError
 from blockdraft.layers.selector import edge_scores
 from blockdraft.layers.walk import Paths, walk_greedy, walk_sampled
-from blockdraft.sampling.topk import fast_topk
 from blockdraft.types import Proposal, TargetHandle
 
 
@@ -47,7 +46,7 @@ class DFlash2Drafter(Drafter):
         self.num_draft_tokens = model.num_draft_tokens
         self.target_layer_ids = model.config.target_layer_ids
         # Codebooks stay as the checkpoint stores them; only the gathered rows become float32.
-        device = model.backbone.device
+        device = model.device
         self._predecessors = selector["predecessor_codebook"].to(device)
         self._successors = selector["successor_codebook"].to(device)
         self._projection = selector["hidden_projection.weight"].to(device, torch.float32)
@@ -89,15 +88,12 @@ class DFlash2Drafter(Drafter):
         return self.model.new_context(num_slots, max_len)
 
     def draft(self, context: DraftContext, batch: DraftBatch) -> DraftedBlock:
-        return self.model.draft(context, batch)
+        return self.model.draft(context, batch, self.model.config.selector_top_k)
 
     def lattice(self, drafted: DraftedBlock, anchor_ids: Int64[Tensor, "b"]) -> Lattice:
         """The best candidates of each slot and all edge scores, in float32."""
-        b, k, _ = drafted.logits.shape
-        top_k = self.model.config.selector_top_k
-        values, ids = fast_topk(drafted.logits.flatten(0, 1), top_k)
-        unary = self.model.transform(values.float()).view(b, k, -1)
-        ids = ids.view(b, k, -1)
+        values, ids = drafted.best(self.model.config.selector_top_k)
+        unary = self.model.transform(values)
         gate = F.linear(drafted.hidden.float(), self._projection)
         scores = edge_scores(unary, ids, anchor_ids, gate, self._predecessors, self._successors)
         return Lattice(ids, scores)

@@ -119,8 +119,10 @@ def _padded(
     if min(lens) == width:
         return rows.view(len(lens), width, -1)
     out = rows.new_zeros(len(lens), width, rows.shape[1])
-    for i, part in enumerate(rows.split(list(lens))):
-        out[i, : lens[i]] = part
+    first = 0
+    for i, n in enumerate(lens):
+        out[i, :n] = rows[first : first + n]
+        first += n
     return out
 
 
