@@ -76,4 +76,4 @@ def _grouped(rows: Float[Tensor, "n v"], size: int) -> Float[Tensor, "n g s"]:
     padding = -rows.shape[-1] % size
     if padding:
         rows = functional.pad(rows, (0, padding), value=float("-inf"))
-    return rows.reshape(len(rows), -1, size)
+    return rows.reshape(len(rows), rows.shape[-1] // size, size)

@@ -25,7 +25,7 @@ from blockdraft.types import SamplingParams
 __all__ = ["choose", "draw", "fast_topk", "nonfinite_rows", "probabilities"]
 
 _NUM_CANDIDATES = (32, 512, 8192)  # tried in turn for top-p, before a full sort
-_GROUP = 64  # weights summed together before a draw looks inside one group
+_GROUP = 64  # weights that are summed together first
 
 
 @dataclass(frozen=True)
@@ -76,32 +76,41 @@ def _warped(logits: Float[Tensor, "n v"], warp: _Warp) -> Float[Tensor, "n v"]:
         return torch.zeros_like(logits).scatter_(-1, choose(logits)[:, None], 1.0)
     if 0 < warp.top_k < logits.shape[-1]:
         values, ids = fast_topk(logits, warp.top_k)
-        weights = _weights(values, warp)
-        kept = _kept(weights, weights.sum(-1, keepdim=True), warp)
+        kept = _kept(_weights(values, warp), None, warp)
         return torch.zeros_like(logits).scatter_(-1, ids, kept.to(logits.dtype))
     # The greatest is subtracted first: a small temperature then cannot blur the top.
     weights = (logits - logits.amax(-1, keepdim=True)).div_(warp.temperature).exp_()
     if warp.top_p < 1.0:
-        return _nucleus(logits, weights.sum(-1, keepdim=True).double(), warp)
+        return _nucleus(logits, _totals(weights), warp)
     if warp.min_p > 0.0:
         weights.masked_fill_(weights < warp.min_p, 0.0)
-    return weights.div_(weights.sum(-1, keepdim=True))
+    return weights.div_(_totals(weights).to(weights.dtype))
+
+
+def _totals(weights: Float[Tensor, "n v"]) -> Float64[Tensor, "n 1"]:
+    """Row sums that are exact to float32 and do not depend on the other rows.
+
+    torch.softmax adds a vocabulary up one by one, with an error near 3e-6; a plain sum is split
+    over threads if there is one row only, and rounds differently then.
+    """
+    return _grouped(weights).sum(-1).double().sum(-1, keepdim=True)
 
 
 def _nucleus(
     logits: Float[Tensor, "n v"], totals: Float64[Tensor, "n 1"], warp: _Warp
 ) -> Float[Tensor, "n v"]:
-    """Top-p over the whole vocabulary; rows that few candidates do not settle are tried again."""
+    """Top-p over a whole vocabulary; rows that few candidates leave open go on."""
     out = torch.zeros_like(logits)
     rows = torch.arange(len(logits), device=logits.device)
     for size in (*_NUM_CANDIDATES, logits.shape[-1]):
-        values, ids = fast_topk(logits, min(size, logits.shape[-1]))
+        num_candidates = min(size, logits.shape[-1])
+        values, ids = fast_topk(logits, num_candidates)
         kept = _kept(_weights(values, warp), totals, warp)
         out[rows[:, None], ids] = kept.to(out.dtype)
-        open_ended = kept[:, -1] > 0.0  # the last candidate stayed: those behind it might too
-        rows, logits, totals = rows[open_ended], logits[open_ended], totals[open_ended]
-        if not len(rows):
+        is_open = kept[:, -1] > 0.0  # the last candidate stayed: those behind it might too
+        if num_candidates == logits.shape[-1] or not bool(is_open.any()):
             break
+        rows, logits, totals = rows[is_open], logits[is_open], totals[is_open]
     return out
 
 
@@ -111,17 +120,18 @@ def _weights(values: Float[Tensor, "n c"], warp: _Warp) -> Float64[Tensor, "n c"
 
 
 def _kept(
-    weights: Float64[Tensor, "n c"], totals: Float64[Tensor, "n 1"], warp: _Warp
+    weights: Float64[Tensor, "n c"], totals: Float64[Tensor, "n 1"] | None, warp: _Warp
 ) -> Float64[Tensor, "n c"]:
     """Probabilities of ranked candidates after top-p and min-p: a prefix, 0 behind it.
 
     Sums run from the best candidate on, so that they do not depend on how many there are.
+    `totals` are the weights of all tokens, relative to the best; None if there are no others.
     """
     cumulative = weights.cumsum(-1)
     kept = weights >= warp.min_p
     if warp.top_p < 1.0:
         before = functional.pad(cumulative[:, :-1], (1, 0))
-        kept &= before < warp.top_p * totals
+        kept &= before < warp.top_p * (cumulative[:, -1:] if totals is None else totals)
     last = kept.sum(-1, keepdim=True).sub_(1).clamp_(min=0)  # a row of NaN keeps none
     mass = cumulative.gather(-1, last)
     return torch.where(kept, weights / mass, 0.0)
@@ -134,10 +144,7 @@ def draw(probs: Float[Tensor, "n v"], u: Float64[Tensor, "n"]) -> Int64[Tensor, 
 
     Raises: ValueError if a row has no mass (or NaN).
     """
-    size = _GROUP if probs.shape[-1] > 4 * _GROUP else probs.shape[-1]
-    padding = -probs.shape[-1] % size
-    padded = functional.pad(probs, (0, padding)) if padding else probs
-    groups = padded.reshape(len(probs), -1, size)
+    groups = _grouped(probs)
     cumulative = groups.sum(-1, dtype=torch.float64).cumsum(-1)
     totals = cumulative[:, -1]
     if not bool((totals > 0.0).all()):
@@ -147,7 +154,15 @@ def draw(probs: Float[Tensor, "n v"], u: Float64[Tensor, "n"]) -> Int64[Tensor, 
     every = torch.arange(len(probs), device=probs.device)
     before = functional.pad(cumulative, (1, 0))[every, group]
     inner = groups[every, group].double().cumsum(-1)
-    return group * size + _first_above(inner, targets - before)
+    return group * groups.shape[-1] + _first_above(inner, targets - before)
+
+
+def _grouped(weights: Float[Tensor, "n v"]) -> Float[Tensor, "n g s"]:
+    """Rows cut into groups; zeros fill the last one."""
+    size = _GROUP if weights.shape[-1] > 4 * _GROUP else weights.shape[-1]
+    padding = -weights.shape[-1] % size
+    padded = functional.pad(weights, (0, padding)) if padding else weights
+    return padded.reshape(len(weights), padded.shape[-1] // size, size)
 
 
 def _first_above(

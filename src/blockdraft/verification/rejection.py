@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from blockdraft.types import Verdict
 
-_GROUP = 64  # weights summed together before a draw looks inside one group
+_GROUP = 64  # weights that are summed together first
 
 
 def greedy_rule(
@@ -162,7 +162,7 @@ def _draw(weights: Float64[Tensor, "b v"], u: Float64[Tensor, "b"]) -> Int64[Ten
     size = _GROUP if weights.shape[-1] > 4 * _GROUP else weights.shape[-1]
     padding = -weights.shape[-1] % size
     padded = functional.pad(weights, (0, padding)) if padding else weights
-    groups = padded.reshape(len(weights), -1, size)
+    groups = padded.reshape(len(weights), padded.shape[-1] // size, size)
     cumulative = groups.sum(-1).cumsum(-1)
     if not bool((cumulative[:, -1] > 0.0).all()):
         raise ValueError("p has no probability mass (or NaN) in a row that a token is drawn from")
