@@ -35,12 +35,14 @@ class Runner:
         self._rows = list(rows)
         num_slots = max(1, min(limits.max_batch_size, len(rows)))
         max_len = max((row.limit_len for row in rows), default=1)
+        # A row at its limit is padded to the widest block of the batch: its cache needs that room.
+        padding = 0 if drafter is None else drafter.num_draft_tokens
         self._scheduler = Scheduler(num_slots)
         self._scheduler.add(range(len(rows)))
         self.state = DecodeState(
             target=target,
             drafter=drafter,
-            cache=target.new_cache(num_slots, max_len),
+            cache=target.new_cache(num_slots, max_len + padding),
             context=None if drafter is None else drafter.new_context(num_slots, max_len),
             clock=Clock(target.device),
             prefill_chunk_len=limits.prefill_chunk_len,
