@@ -28,9 +28,10 @@ def test_equal_to_log_softmax(dtype: torch.dtype, top_n: int) -> None:
 
 def test_the_parts_of_a_report() -> None:
     logits = torch.tensor([[0.0, 0.0, -float("inf")]])
-    half = pytest.approx(-0.6931472)
     (reported,) = token_logprobs(logits, torch.tensor([1]), top_n=2)
-    assert reported == TokenLogprob(1, half, 1, ((0, half), (1, half)))
+    half = reported.logprob
+    assert half == pytest.approx(-0.6931472)
+    assert reported == TokenLogprob(token_id=1, logprob=half, rank=1, top=((0, half), (1, half)))
 
 
 def test_large_logits_stay_finite() -> None:

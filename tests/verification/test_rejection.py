@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
 from torch import Tensor
 
 from blockdraft.sampling import probabilities
@@ -240,5 +241,6 @@ def test_a_law_without_mass_is_an_error_and_never_a_token(bad: float) -> None:
     ],
 )
 def test_disagreeing_shapes_are_errors(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=r"length|shape|together"):
+    refused = (ValueError, TypeCheckError)  # the second where annotations are checked
+    with pytest.raises(refused, match=r"length|shape|together|Type-check"):
         accept_sampled(**{**random_block(), name: value})
