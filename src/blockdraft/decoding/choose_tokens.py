@@ -5,29 +5,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 from torch import Tensor
 
 from blockdraft.decoding.row import Row
 from blockdraft.sampling.adjust import AdjustRow, adjust_logits
+from blockdraft.sampling.logprobs import token_logprobs
 from blockdraft.sampling.streams import Purpose, uniforms, uniforms_for
 from blockdraft.sampling.warp import choose, nonfinite_rows, probabilities
+from blockdraft.targets.base import PassOutput
 from blockdraft.types import Proposal, Verdict
 from blockdraft.verification.rejection import accept_greedy, accept_sampled
 
 
 def choose_tokens(
-    rows: Sequence[Row], proposal: Proposal, logits: Float[Tensor, "b t v"]
+    rows: Sequence[Row], proposal: Proposal, output: PassOutput
 ) -> tuple[Verdict, dict[int, str]]:
     """Accept a prefix of each row's drafts and choose the token after it.
 
     Args:
-        logits: of the anchor and the drafts; entries at and beyond 1 + lens[i] are padding.
+        output: the pass over each anchor and its drafts; entries behind them are padding.
     Returns: the verdict, and a message for each row whose logits were not finite (its verdict
         is meaningless).
     """
+    if output.best is not None:
+        best_ids, is_bad = output.best
+        errors = _messages(proposal.lens, is_bad.tolist()) if bool(is_bad.any()) else {}
+        drafts = proposal.ids[:, : best_ids.shape[1] - 1]
+        return accept_greedy(drafts, proposal.lens, best_ids), errors
+    assert output.logits is not None
+    logits = output.logits
     errors = find_errors(proposal.lens, logits)
+    if errors:  # their verdict is not used, and NaN would stop the draws of the other rows
+        failed = torch.tensor(list(errors), device=logits.device)
+        logits = logits.index_fill(0, failed, 0.0)
     logits = adjust_logits(logits, _adjust_rows(rows, proposal))
     sampled = [i for i, row in enumerate(rows) if not row.params.is_greedy]
     width = logits.shape[1] - 1
@@ -44,6 +57,22 @@ def choose_tokens(
     return _merge(len(rows), {**_by_row(sampled, verdict), **_by_row(greedy, other)}), errors
 
 
+def best_is_enough(rows: Sequence[Row]) -> bool:
+    """Whether the greatest logits' ids are all that these rows need of a pass."""
+    return all(
+        row.params.is_greedy and not row.params.has_adjustments and row.params.logprobs is None
+        for row in rows
+    )
+
+
+def record_logprobs(row: Row, logits: Tensor | None, i: int, kept: Sequence[int]) -> None:
+    """Note what the target thought of the tokens it committed, if the request asks for it."""
+    top_n = row.params.logprobs
+    if top_n is not None and kept and logits is not None:
+        ids = torch.tensor(kept, device=logits.device)
+        row.logprobs.extend(token_logprobs(logits[i, : len(kept)], ids, top_n))
+
+
 def draws(
     rows: Sequence[Row], positions: NDArray[np.int64], purpose: Purpose
 ) -> Float64[Tensor, "b n"]:
@@ -58,11 +87,15 @@ def find_errors(lens: Sequence[int], logits: Float[Tensor, "b t v"]) -> dict[int
     if not any(bad):
         return {}
     width = logits.shape[1]
+    return _messages(lens, [bad[i * width : (i + 1) * width] for i in range(len(lens))])
+
+
+def _messages(lens: Sequence[int], is_bad: Sequence[Sequence[bool]]) -> dict[int, str]:
     return {
         i: "the target gave non-finite logits (NaN or infinity) for this request; "
         "try --dtype float32, and check the target's files"
         for i, length in enumerate(lens)
-        if any(bad[i * width : i * width + length + 1])
+        if any(is_bad[i][: length + 1])
     }
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
 
-from blockdraft.decoding.choose_tokens import choose_tokens
+from blockdraft.decoding.choose_tokens import best_is_enough, choose_tokens, record_logprobs
 from blockdraft.decoding.row import Row
 from blockdraft.decoding.state import DecodeState
-from blockdraft.sampling.logprobs import token_logprobs
-from blockdraft.targets.base import RowBatch
+from blockdraft.targets.base import PassOutput, RowBatch
 from blockdraft.types import Proposal
 
 
@@ -23,8 +21,7 @@ def admit(state: DecodeState, rows: Sequence[Row]) -> None:
     for group in _groups(rows, state.prefill_chunk_len):
         first_slot = len(state.rows)
         state.rows.extend(group)
-        logits = _run_prompts(state, group, first_slot)
-        _commit_first(group, logits)
+        _commit_first(group, _run_prompts(state, group, first_slot))
 
 
 def _groups(rows: Sequence[Row], chunk_len: int) -> Iterator[list[Row]]:
@@ -40,36 +37,35 @@ def _groups(rows: Sequence[Row], chunk_len: int) -> Iterator[list[Row]]:
         yield group
 
 
-def _run_prompts(state: DecodeState, rows: Sequence[Row], first_slot: int) -> Tensor:
-    """Returns the logits [b, 1, v] of each prompt's last token."""
+def _run_prompts(state: DecodeState, rows: Sequence[Row], first_slot: int) -> PassOutput:
+    """The pass over the prompts' last tokens, with what chooses their next ones."""
     device, longest = state.target.device, max(row.prompt_len for row in rows)
     step_len = state.prefill_chunk_len if len(rows) == 1 else longest
-    logits = None
+    output = None
     for start in range(0, longest, step_len):
         lens = tuple(min(step_len, row.prompt_len - start) for row in rows)
         ids = torch.zeros(len(rows), max(lens), dtype=torch.long)
         for i, row in enumerate(rows):
             ids[i, : lens[i]] = torch.tensor(row.token_ids[start : start + lens[i]])
         wanted = "last" if start + step_len >= longest else "none"
-        batch = RowBatch(ids.to(device), lens, first_slot, wanted, state.layer_ids)
+        batch = RowBatch(
+            ids.to(device), lens, first_slot, wanted, state.layer_ids, best_is_enough(rows)
+        )
         with state.clock.phase("prefill"):
             output = state.target.forward(state.cache, batch)
             if state.context is not None:
                 starts = [start] * len(rows)
                 state.context.append(output.features, first_slot, starts, lens)
-        logits = output.logits
-    assert logits is not None
-    return logits
+    assert output is not None
+    return output
 
 
-def _commit_first(rows: Sequence[Row], logits: Tensor) -> None:
+def _commit_first(rows: Sequence[Row], output: PassOutput) -> None:
     nothing = Proposal(torch.zeros(len(rows), 0, dtype=torch.long), (0,) * len(rows))
-    verdict, errors = choose_tokens(rows, nothing, logits)
+    verdict, errors = choose_tokens(rows, nothing, output)
     for i, row in enumerate(rows):
         if i in errors:
             row.fail(errors[i])
             continue
         kept = row.commit([verdict.next_ids[i]])
-        if row.params.logprobs is not None:
-            ids = torch.tensor(kept, device=logits.device)
-            row.logprobs.extend(token_logprobs(logits[i], ids, row.params.logprobs))
+        record_logprobs(row, output.logits, i, kept)

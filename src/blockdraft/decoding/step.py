@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from blockdraft.decoding.choose_tokens import choose_tokens, draws
+from blockdraft.decoding.choose_tokens import (
+    best_is_enough,
+    choose_tokens,
+    draws,
+    record_logprobs,
+)
 from blockdraft.decoding.row import Row
 from blockdraft.decoding.state import DecodeState, anchors
 from blockdraft.drafters.base import DraftBatch
-from blockdraft.sampling.logprobs import token_logprobs
 from blockdraft.sampling.streams import Purpose
 from blockdraft.targets.base import PassOutput, RowBatch
 from blockdraft.types import Cycle, Proposal, Verdict
@@ -31,8 +34,7 @@ def cycle(state: DecodeState) -> None:
     """Advance every row by at least one token. Rows must not be empty or finished."""
     proposal = propose(state)
     output = verify(state, proposal)
-    assert output.logits is not None
-    verdict, errors = choose_tokens(state.rows, proposal, output.logits)
+    verdict, errors = choose_tokens(state.rows, proposal, output)
     for slot, message in errors.items():
         state.rows[slot].fail(message)
     commit(state, proposal, verdict, output)
@@ -75,7 +77,12 @@ def verify(state: DecodeState, proposal: Proposal) -> PassOutput:
     ids = torch.tensor(anchors(state.rows), device=state.target.device)[:, None]
     if width:
         ids = torch.cat([ids, proposal.ids[:, :width]], 1)
-    batch = RowBatch(ids, tuple(1 + length for length in proposal.lens), layer_ids=state.layer_ids)
+    batch = RowBatch(
+        ids,
+        tuple(1 + length for length in proposal.lens),
+        layer_ids=state.layer_ids,
+        wants_best=best_is_enough(state.rows),
+    )
     with state.clock.phase("verify"):
         return state.target.forward(state.cache, batch)
 
@@ -91,15 +98,8 @@ def commit(state: DecodeState, proposal: Proposal, verdict: Verdict, output: Pas
             kept = row.commit([*drafts[i][:accepted], verdict.next_ids[i]])
             row.cycles.append(Cycle(proposal.lens[i], min(accepted, len(kept)), tuple(kept)))
             lens[i] = 0 if row.is_finished else len(kept)
-            _record_logprobs(row, output.logits, i, kept)
+            record_logprobs(row, output.logits, i, kept)
         state.cache.crop(i, len(row.token_ids) - 1)
     if state.context is not None and any(lens):
         with state.clock.phase("draft"):
             state.context.append(output.features, 0, starts, lens)
-
-
-def _record_logprobs(row: Row, logits: Tensor | None, i: int, kept: list[int]) -> None:
-    top_n = row.params.logprobs
-    if top_n is not None and kept and logits is not None:
-        ids = torch.tensor(kept, device=logits.device)
-        row.logprobs.extend(token_logprobs(logits[i, : len(kept)], ids, top_n))

@@ -53,7 +53,7 @@ class DraftedBlock:
             return values[..., :num], ids[..., :num]
         assert self.logits is not None
         b, k, v = self.logits.shape
-        values, ids = fast_topk(self.logits.view(b * k, v), min(num, v))
+        values, ids = fast_topk(self.logits.flatten(0, 1), min(num, v))
         return values.float().view(b, k, -1), ids.view(b, k, -1)
 
 

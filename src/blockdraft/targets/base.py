@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from blockdraft.cache.base import TargetCache
@@ -23,6 +23,8 @@ class RowBatch:
         first_slot: sequence i of the batch lives in cache slot first_slot + i.
         logits_for: "all" rows, the "last" valid row of each sequence, or "none".
         layer_ids: layers whose outputs are wanted as features (0-based, before the final norm).
+        wants_best: the greatest logit's id is enough where logits are asked for; a target that can
+            find it without writing the logits out may give `best` in their place.
     """
 
     input_ids: Int64[Tensor, "b t"]
@@ -30,14 +32,23 @@ class RowBatch:
     first_slot: int = 0
     logits_for: str = "all"
     layer_ids: tuple[int, ...] = ()
+    wants_best: bool = False
 
 
 @dataclass(frozen=True)
 class PassOutput:
-    """`logits` [b, t, v] ("all"), [b, 1, v] ("last") or None; `features` [b, t, len(ids) * m]."""
+    """What a pass gives. Entries of padding rows mean nothing.
+
+    Attributes:
+        logits: [b, t, v] ("all"), [b, 1, v] ("last") or None.
+        features: [b, t, len(layer_ids) * m], or None if no layer was asked for.
+        best: in place of logits, the greatest one's id (the lowest id on ties) of each row, and
+            whether any logit of that row is not finite.
+    """
 
     logits: Float[Tensor, "b r v"] | None
     features: Float[Tensor, "b t f"] | None
+    best: tuple[Int64[Tensor, "b r"], Bool[Tensor, "b r"]] | None = None
 
 
 class Target(ABC):

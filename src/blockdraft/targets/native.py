@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -77,23 +77,31 @@ class NativeTarget(Target):
         assert isinstance(cache, KVCache)
         lens, first = batch.lens, batch.first_slot
         spans = [Span(first + i, cache.lens[first + i], n) for i, n in enumerate(lens)]
+        wants_logits = batch.logits_for != "none" and not batch.wants_best
+        wants_best = batch.logits_for != "none" and batch.wants_best
         result = self.native_pass.forward(
             cache.k,
             cache.v,
             _valid_rows(batch.input_ids, lens),
             spans,
             head_rows=_last_rows(lens) if batch.logits_for == "last" else None,
-            logits=None if batch.logits_for == "none" else torch.float32,
+            logits=torch.float32 if wants_logits else None,
+            top_k=1 if wants_best else 0,
             tap_layers=batch.layer_ids,
         )
         for i, n in enumerate(lens):
             cache.lens[first + i] += n
         width = batch.input_ids.shape[1]
-        ones = (1,) * len(lens)
-        logits = _padded(
-            result.logits, *((ones, 1) if batch.logits_for == "last" else (lens, width))
-        )
-        return PassOutput(logits, _padded(result.features, lens, width))
+        head = ((1,) * len(lens), 1) if batch.logits_for == "last" else (lens, width)
+        best = None
+        if result.top_ids is not None and result.nonfinite is not None:
+            ids = _padded(result.top_ids, *head)
+            flags = _padded(result.nonfinite[:, None], *head)
+            assert ids is not None
+            assert flags is not None
+            best = (ids[..., 0], flags[..., 0])
+        features = _padded(result.features, lens, width)
+        return PassOutput(_padded(result.logits, *head), features, best)
 
 
 def _valid_rows(ids: Int64[Tensor, "b t"], lens: Sequence[int]) -> Int64[Tensor, "n"]:
@@ -111,8 +119,8 @@ def _last_rows(lens: Sequence[int]) -> list[int]:
 
 
 def _padded(
-    rows: Float[Tensor, "n x"] | None, lens: Sequence[int], width: int
-) -> Float[Tensor, "b t x"] | None:
+    rows: Shaped[Tensor, "n x"] | None, lens: Sequence[int], width: int
+) -> Shaped[Tensor, "b t x"] | None:
     """Rows of sequences one after the other, to one row of the batch each; padding is zero."""
     if rows is None:
         return None
