@@ -19,13 +19,15 @@ PACK_ROWS = 8
 def is_available() -> bool:
     """Whether this PyTorch can pack weights for oneDNN."""
     return bool(
-        torch.backends.mkldnn.is_available()
+        torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     )
 
 
 class OneDnnLinear(Linear):
+    """A product whose weights oneDNN has laid out."""
+
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._nbytes = weight.nbytes
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.clone(), PACK_ROWS)
@@ -44,6 +46,8 @@ class OneDnnLinear(Linear):
 
 
 class OneDnnGatedPair(GatedPair):
+    """Two products; the gate is a post-operation of the second."""
+
     def __init__(self, gate: OneDnnLinear, up: OneDnnLinear) -> None:
         self.gate, self.up = gate, up
 
@@ -56,6 +60,8 @@ class OneDnnGatedPair(GatedPair):
 
 
 class OneDnnKernels(Kernels):
+    """oneDNN on the CPU."""
+
     name = "onednn"
 
     def __init__(self, dtype: torch.dtype) -> None:

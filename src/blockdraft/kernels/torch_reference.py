@@ -1,4 +1,4 @@
-"""Plain PyTorch: the reference that every other backend is tested against. Any device, any dtype."""
+"""Plain PyTorch: the reference for every other backend. Any device, any dtype."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from blockdraft.kernels.base import GatedPair, Kernels, Linear
 
 
 class TorchLinear(Linear):
+    """`F.linear`."""
+
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight, self.bias = weight, bias
 
@@ -41,6 +43,8 @@ class TorchGatedPair(GatedPair):
 
 
 class TorchKernels(Kernels):
+    """PyTorch as it is."""
+
     name = "torch"
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
