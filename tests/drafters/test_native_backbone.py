@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from tests.fakes.models import random_weights, tiny_config, tiny_target
 pytestmark = pytest.mark.skipif(not native.available(), reason="native kernels cannot be built")
 
 CONFIG = tiny_config(tie_embeddings=True)
+KINDS = ((torch.bfloat16, "auto"), (torch.bfloat16, "torch"), (torch.float32, "torch"))
 CLASSES = {"dflash": DFlashDrafter, "dflash2": DFlash2Drafter}
 
 
@@ -26,8 +29,8 @@ def rounded_weights() -> dict[str, Tensor]:
 
 
 def drafters(method: str, is_causal: bool, window: int | None):  # type: ignore[no-untyped-def]
-    """The same weights twice: native bfloat16, and PyTorch float32."""
-    info = tiny_target(5, tie_embeddings=True).info
+    """The same weights three times: native, PyTorch bfloat16 and PyTorch float32."""
+    info = dataclasses.replace(tiny_target(5, tie_embeddings=True).info, dtype=torch.bfloat16)
     shape = {
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -53,8 +56,8 @@ def drafters(method: str, is_causal: bool, window: int | None):  # type: ignore[
     }
     target = NativeTarget(CONFIG, rounded_weights(), info)
     made = []
-    for dtype in (torch.bfloat16, torch.float32):
-        drafter = CLASSES[method].from_tensors(config, tensors, dtype=dtype)
+    for dtype, kernels in KINDS:
+        drafter = CLASSES[method].from_tensors(config, tensors, dtype=dtype, kernels=kernels)
         drafter.bind(target)
         made.append(drafter)
     return made
@@ -66,9 +69,8 @@ def drafters(method: str, is_causal: bool, window: int | None):  # type: ignore[
 def test_native_blocks_equal_torch_within_rounding(
     method: str, is_causal: bool, window: int | None
 ) -> None:
-    fast, slow = drafters(method, is_causal, window)
-    assert isinstance(fast.model.backbone, NativeBackbone)
-    assert not isinstance(slow.model.backbone, NativeBackbone)
+    made = drafters(method, is_causal, window)
+    assert [isinstance(d.model.backbone, NativeBackbone) for d in made] == [True, False, False]
     lens, gen = (20, 3, 9), torch.Generator().manual_seed(2)
     features = torch.randn(3, 20, 64, generator=gen).bfloat16()
     batch = DraftBatch(
@@ -79,20 +81,20 @@ def test_native_blocks_equal_torch_within_rounding(
         temperatures=(0.0,) * 3,
     )
     drafted = []
-    for drafter in (fast, slow):
+    for drafter in made:
         context = drafter.new_context(3, 64)
         context.append(features, 0, (0, 0, 0), lens)
         drafted.append(drafter.draft(context, batch))
-    got, want = drafted
-    scale = want.hidden.abs().max()
-    assert (got.hidden.float() - want.hidden).abs().max() < 0.03 * scale
-    values, _ = got.best(1)
-    best, _ = want.best(1)
-    assert (values - best).abs().max() < 0.03 * best.abs().max()
+    got, rounded, want = (block.hidden.float() for block in drafted)
+    # As near to float32 as PyTorch's own bfloat16 is: a wrong mask, window or tap is far off.
+    assert (got - want).norm() < 1.2 * (rounded - want).norm() + 0.002 * want.norm()
+    assert (got - want).norm() < 0.1 * want.norm()
+    best = [block.best(1)[0] for block in drafted]
+    assert (best[0] - best[2]).norm() < 0.05 * best[2].norm()
 
 
 def test_native_context_grows_row_by_row_as_in_one_go() -> None:
-    fast, _ = drafters("dflash2", False, None)
+    fast, *_ = drafters("dflash2", False, None)
     features = torch.randn(1, 12, 64).bfloat16()
     whole, pieces = fast.new_context(1, 32), fast.new_context(1, 32)
     whole.append(features, 0, (0,), (12,))
