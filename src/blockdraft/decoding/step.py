@@ -42,16 +42,20 @@ def cycle(state: DecodeState) -> None:
 
 def propose(state: DecodeState) -> Proposal:
     """Draft and select for every row; rows near their limit ask for less, or for nothing."""
-    empty = Proposal(torch.zeros(len(state.rows), 0, dtype=torch.long), (0,) * len(state.rows))
     if state.drafter is None or state.context is None:
-        return empty
+        return nothing_drafted(len(state.rows))
     batch = draft_batch(state.rows, state.drafter.num_draft_tokens, state.target.device)
     if not any(batch.max_lens):
-        return empty
+        return nothing_drafted(len(state.rows))
     with state.clock.phase("draft"):
         drafted = state.drafter.draft(state.context, batch)
     with state.clock.phase("select"):
         return state.drafter.select(drafted, batch)
+
+
+def nothing_drafted(num_rows: int) -> Proposal:
+    """The proposal of plain decoding."""
+    return Proposal(torch.zeros(num_rows, 0, dtype=torch.long), (0,) * num_rows)
 
 
 def draft_batch(rows: list[Row], num_draft_tokens: int, device: torch.device) -> DraftBatch:

@@ -45,10 +45,10 @@ class DFlash2Drafter(Drafter):
         self.model = model
         self.num_draft_tokens = model.num_draft_tokens
         self.target_layer_ids = model.config.target_layer_ids
-        # Codebooks stay as the checkpoint stores them; only the gathered rows become float32.
-        device = model.device
-        self._predecessors = selector["predecessor_codebook"].to(device)
-        self._successors = selector["successor_codebook"].to(device)
+        # Codebooks are kept in the run dtype; the rows that are gathered become float32.
+        device, dtype = model.device, model.dtype
+        self._predecessors = selector["predecessor_codebook"].to(device, dtype)
+        self._successors = selector["successor_codebook"].to(device, dtype)
         self._projection = selector["hidden_projection.weight"].to(device, torch.float32)
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from blockdraft.decoding.clock import Clock
@@ -12,6 +13,7 @@ from blockdraft.decoding.state import DecodeState
 from blockdraft.decoding.step import cycle
 from blockdraft.drafters.base import Drafter
 from blockdraft.engine.scheduler import Scheduler
+from blockdraft.kernels.threads import torch_on_one_thread
 from blockdraft.targets.base import Target
 
 
@@ -54,12 +56,19 @@ class Runner:
         while not self._scheduler.is_idle:
             joining = [self._rows[i] for i in self._scheduler.next_to_admit()]
             if joining:
-                admit(self.state, joining)
-                yield self._after(joining)
+                with self._threads():
+                    admit(self.state, joining)
+                    changed = self._after(joining)
+                yield changed
             if self.state.rows:
-                changed = list(self.state.rows)
-                cycle(self.state)
-                yield self._after(changed)
+                with self._threads():
+                    rows = list(self.state.rows)
+                    cycle(self.state)
+                    changed = self._after(rows)
+                yield changed
+
+    def _threads(self) -> AbstractContextManager[None]:
+        return torch_on_one_thread(self.state.target.has_own_threads)
 
     def cancel(self, index: int) -> None:
         """End a request before its time; its place is free from the next cycle on."""

@@ -52,10 +52,14 @@ class PassOutput:
 
 
 class Target(ABC):
-    """A frozen language model. Never changed; the drafter borrows its embedding and head."""
+    """A frozen language model. Never changed; the drafter borrows its embedding and head.
+
+    `has_own_threads`: passes run on threads of their own, beside which PyTorch's should rest.
+    """
 
     info: TargetInfo
     device: torch.device
+    has_own_threads: bool = False
 
     @abstractmethod
     def new_cache(self, num_slots: int, max_len: int) -> TargetCache:

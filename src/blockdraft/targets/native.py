@@ -37,6 +37,8 @@ class NativeTarget(Target):
         UnsupportedError for a head width that the kernels do not have.
     """
 
+    has_own_threads = True
+
     def __init__(
         self, config: DecoderConfig, weights: Mapping[str, Tensor], info: TargetInfo
     ) -> None:
