@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from blockdraft.errors import CheckpointError, NumericsError, UnsupportedError
+from blockdraft.targets import transformers_loading
 from blockdraft.targets.base import RowBatch
 from blockdraft.targets.rollback import check_by_trial
 from blockdraft.targets.sources import SourceFiles, resolve
@@ -54,8 +55,11 @@ def _load(source: SourceFiles) -> TransformersTarget:
         ("XLNet", "key-value cache"),
     ],
 )
-def test_models_that_cannot_roll_back(name: str, reason: str) -> None:
-    """BC-26. There are no weights here: the refusal comes before any is read."""
+def test_models_that_cannot_roll_back(
+    name: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BC-26. The refusal comes before any weight is read: these are full-size configs."""
+    monkeypatch.delattr(transformers_loading, "load_weights")
     config = getattr(transformers, f"{name}Config")().to_dict()
     with pytest.raises(UnsupportedError, match=reason) as caught:
         _load(_source(config))
@@ -71,7 +75,8 @@ def test_a_hybrid_folder_is_refused(tmp_path: Path) -> None:
         _load(source)
 
 
-def test_encoder_decoders_are_refused() -> None:
+def test_encoder_decoders_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(transformers_loading, "load_weights")
     config = transformers.BartConfig().to_dict()
     with pytest.raises(UnsupportedError, match="encoder-decoder"):
         _load(_source(config))

@@ -31,6 +31,7 @@ _MODELS: dict[str, dict[str, Any]] = {
     "Gemma3Text": {"sliding_window": 6, "layer_types": _LAYERS, "query_pre_attn_scalar": 16},
     "Cohere2": {"sliding_window": 6, "layer_types": _LAYERS, "logit_scale": 0.25},
     "Olmo2": {},
+    "Phi": {},
     "Granite": {"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5},
     "GPT2": {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128},
     "OPT": {"ffn_dim": 96, "word_embed_proj_dim": 64},
@@ -176,7 +177,7 @@ def test_features_are_layer_outputs_before_the_final_norm(name: str) -> None:
 
 
 def _final_norm(decoder: Any) -> Any:
-    names = ("norm", "ln_f", "final_layer_norm")
+    names = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
     inner = getattr(decoder, "decoder", decoder)
     return next(getattr(inner, name) for name in names if hasattr(inner, name))
 
@@ -226,9 +227,11 @@ def test_embedding_is_raw_and_head_has_no_soft_cap() -> None:
 
 
 def test_head_keeps_its_bias() -> None:
-    target = _target("Llama")
+    target = _target("Phi")
+    head = target.model.lm_head
+    assert head.bias.abs().sum() > 0
     hidden = torch.randn(4, 64)
-    torch.testing.assert_close(target.head(hidden), hidden @ target.model.lm_head.weight.T)
+    torch.testing.assert_close(target.head(hidden), hidden @ head.weight.T + head.bias)
 
 
 def test_capacity_is_checked_before_anything_runs() -> None:
