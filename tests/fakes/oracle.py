@@ -64,3 +64,16 @@ def random_prompts(lengths: Sequence[int], seed: int = 0, vocab_size: int = 150)
     firsts = torch.randperm(vocab_size - 2, generator=gen)[: len(lengths)] + 2
     draw[:, 0] = firsts
     return [row[:n].tolist() for row, n in zip(draw, lengths, strict=True)]
+
+
+def script_for(
+    target: Target,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams | Sequence[SamplingParams],
+    pattern: Pattern,
+    num_draft_tokens: int = 7,
+) -> ScriptedDrafter:
+    """SD(pattern) whose oracle is what these very requests say, penalties and all."""
+    said = ids_of(solo(target, prompts, params))
+    oracles = {tuple(p): ids for p, ids in zip(prompts, said, strict=True)}
+    return ScriptedDrafter(oracles, pattern, num_draft_tokens, target.info.vocab_size)
