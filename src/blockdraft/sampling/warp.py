@@ -24,7 +24,7 @@ from blockdraft.types import SamplingParams
 
 __all__ = ["choose", "draw", "fast_topk", "nonfinite_rows", "probabilities"]
 
-_NUM_CANDIDATES = (32, 512, 8192)  # tried in turn for top-p, before a full sort
+_NUM_CANDIDATES = (64, 1024, 8192)  # tried in turn for top-p, before a full sort
 _GROUP = 64  # weights that are summed together first
 
 
