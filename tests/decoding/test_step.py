@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from blockdraft.decoding.step import cycle
+from blockdraft.drafters.base import DraftBatch
 from blockdraft.targets.decoder import DecoderTarget
-from blockdraft.types import SamplingParams
+from blockdraft.types import Proposal, SamplingParams
 from tests.decoding.loops import begun, row_of
 from tests.fakes.drafting import (
     SparseDrafter,
+    VariedDrafter,
     WatchedDrafter,
     fresh_drafts,
     random_drafter,
@@ -126,3 +128,27 @@ def test_bc38_the_mask_token_in_the_text_is_a_token_like_any_other(place: str) -
         assert row.output_ids == list(oracle)
         for tokens, drafts in drafter.drafts.items():
             assert drafts == fresh_drafts(target, inner, tokens)[: len(drafts)]
+
+
+class Untidy(VariedDrafter):
+    """Behind the drafts of a row stand numbers that are no tokens: nobody may look at them."""
+
+    def select(self, drafted: Any, batch: DraftBatch) -> Proposal:
+        proposal = super().select(drafted, batch)
+        behind = torch.arange(self.num_draft_tokens) >= torch.tensor(proposal.lens)[:, None]
+        return Proposal(proposal.ids.masked_fill(behind, -1), proposal.lens)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_stands_behind_a_rows_drafts_is_never_read(temperature: float) -> None:
+    target, oracles = known()
+    drafter = Untidy(ScriptedDrafter(oracles, accept_first(7), 7, 160), ragged=True)
+    params = SamplingParams(max_tokens=30, temperature=temperature, frequency_penalty=0.0)
+    rows = [row_of(p, params) for p in PROMPTS]
+    state = begun(target, drafter, rows)
+    while state.rows:
+        cycle(state)
+        state.remove_finished()
+    assert len({cycle.drafted_len for row in rows for cycle in row.cycles}) > 3
+    if temperature == 0.0:
+        assert [row.output_ids for row in rows] == [list(oracles[tuple(p)][:30]) for p in PROMPTS]

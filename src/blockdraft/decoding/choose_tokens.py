@@ -19,6 +19,14 @@ from blockdraft.targets.base import PassOutput
 from blockdraft.types import Proposal, Verdict
 from blockdraft.verification.rejection import accept_greedy, accept_sampled
 
+_BROKEN = (
+    "the target gave non-finite logits (NaN or infinity) for this request; "
+    "try --dtype float32, and check the target's files"
+)
+_NOTHING_LEFT = (
+    "logit_bias, penalties and min_tokens of this request leave no token to choose; ask for less"
+)
+
 
 def choose_tokens(
     rows: Sequence[Row], proposal: Proposal, output: PassOutput
@@ -32,16 +40,17 @@ def choose_tokens(
     """
     if output.best is not None:
         best_ids, is_bad = output.best
-        errors = _messages(proposal.lens, is_bad.tolist()) if bool(is_bad.any()) else {}
+        errors = _messages(proposal.lens, is_bad.tolist(), _BROKEN) if bool(is_bad.any()) else {}
         drafts = proposal.ids[:, : best_ids.shape[1] - 1]
         return accept_greedy(drafts, proposal.lens, best_ids), errors
     assert output.logits is not None
     logits = output.logits
     errors = find_errors(proposal.lens, logits)
-    if errors:  # their verdict is not used, and NaN would stop the draws of the other rows
-        failed = torch.tensor(list(errors), device=logits.device)
-        logits = logits.index_fill(0, failed, 0.0)
-    logits = adjust_logits(logits, _adjust_rows(rows, proposal))
+    logits = _without(logits, errors)
+    adjusted = adjust_logits(logits, _adjust_rows(rows, proposal))
+    if adjusted is not logits:
+        emptied = find_errors(proposal.lens, adjusted, _NOTHING_LEFT)
+        logits, errors = _without(adjusted, emptied), {**emptied, **errors}
     sampled = [i for i, row in enumerate(rows) if not row.params.is_greedy]
     width = logits.shape[1] - 1
     drafts = proposal.ids[:, :width]
@@ -81,22 +90,28 @@ def draws(
     return uniforms(seeds, [row.request.stream_key for row in rows], positions, purpose)
 
 
-def find_errors(lens: Sequence[int], logits: Float[Tensor, "b t v"]) -> dict[int, str]:
-    """A message for each row with non-finite logits among its valid rows."""
+def find_errors(
+    lens: Sequence[int], logits: Float[Tensor, "b t v"], message: str = _BROKEN
+) -> dict[int, str]:
+    """The message for each row with non-finite logits among its valid rows."""
     bad = nonfinite_rows(logits.flatten(0, 1))
     if not any(bad):
         return {}
     width = logits.shape[1]
-    return _messages(lens, [bad[i * width : (i + 1) * width] for i in range(len(lens))])
+    return _messages(lens, [bad[i * width : (i + 1) * width] for i in range(len(lens))], message)
 
 
-def _messages(lens: Sequence[int], is_bad: Sequence[Sequence[bool]]) -> dict[int, str]:
-    return {
-        i: "the target gave non-finite logits (NaN or infinity) for this request; "
-        "try --dtype float32, and check the target's files"
-        for i, length in enumerate(lens)
-        if any(is_bad[i][: length + 1])
-    }
+def _messages(
+    lens: Sequence[int], is_bad: Sequence[Sequence[bool]], message: str
+) -> dict[int, str]:
+    return {i: message for i, length in enumerate(lens) if any(is_bad[i][: length + 1])}
+
+
+def _without(logits: Float[Tensor, "b t v"], errors: dict[int, str]) -> Float[Tensor, "b t v"]:
+    """Zeros for failed rows: their verdict is not used, and NaN would stop the draws of all."""
+    if not errors:
+        return logits
+    return logits.index_fill(0, torch.tensor(list(errors), device=logits.device), 0.0)
 
 
 def _adjust_rows(rows: Sequence[Row], proposal: Proposal) -> list[AdjustRow]:

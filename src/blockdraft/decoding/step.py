@@ -80,7 +80,11 @@ def verify(state: DecodeState, proposal: Proposal) -> PassOutput:
     width = max(proposal.lens)
     ids = torch.tensor(anchors(state.rows), device=state.target.device)[:, None]
     if width:
-        ids = torch.cat([ids, proposal.ids[:, :width]], 1)
+        drafts = proposal.ids[:, :width]
+        if min(proposal.lens) < width:  # what stands behind a row's drafts may be anything
+            lens = torch.tensor(proposal.lens, device=ids.device)[:, None]
+            drafts = torch.where(torch.arange(width, device=ids.device) < lens, drafts, ids)
+        ids = torch.cat([ids, drafts], 1)
     batch = RowBatch(
         ids,
         tuple(1 + length for length in proposal.lens),
