@@ -1,9 +1,9 @@
 """The same text from a frozen language model, faster: lossless block drafting.
 
-    from blockdraft import LLM, SamplingParams
+from blockdraft import LLM, SamplingParams
 
-    llm = LLM("smollm2-135m")
-    [output] = llm.generate("Why is the sky blue?", SamplingParams(max_tokens=64))
+llm = LLM("smollm2-135m")
+[output] = llm.generate("Why is the sky blue?", SamplingParams(max_tokens=64))
 """
 
 from __future__ import annotations

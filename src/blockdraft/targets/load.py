@@ -12,7 +12,6 @@ from blockdraft.errors import CheckpointError, ConfigError, UnsupportedError
 from blockdraft.kernels.choose import choose_backend, choose_kernels
 from blockdraft.targets.base import Target
 from blockdraft.targets.config import DecoderConfig
-from blockdraft.targets.config_keys import KNOWN
 from blockdraft.targets.decoder import DecoderTarget
 from blockdraft.targets.exact import ExactTarget
 from blockdraft.targets.sources import SourceFiles, load_weights, resolve
@@ -53,20 +52,32 @@ def load_target(
     number_type = find_dtype(dtype, place)
     source = resolve(name, progress=log)
     codec = source.codec()
-    if source.config.get("model_type") not in KNOWN:
+    why_not = _why_not_decoder(source)
+    if why_not is not None:
         if exact:
             raise UnsupportedError(
-                f"--exact needs our own decoder, which does not run {source.name} "
-                f"({source.config.get('model_type')}); use --dtype float32 instead"
+                f"--exact needs our own decoder, which does not run {source.name} ({why_not}); "
+                "use --dtype float32 instead"
             )
+        log(f"{source.name}: runs on transformers ({why_not})")
         # Imported late: transformers takes seconds, and most targets do not need it.
         from blockdraft.targets.transformers import load_transformers_target
 
-        return LoadedTarget(load_transformers_target(source, number_type), codec, "transformers")
+        other = load_transformers_target(source, number_type, place)
+        return LoadedTarget(other, codec, "transformers")
     target, name_of_kernels = _load_decoder(source, number_type, place, kernels, log)
     if exact and isinstance(target, DecoderTarget):  # native kernels are exact as they are
         target, name_of_kernels = ExactTarget(target), f"{name_of_kernels}-exact"
     return LoadedTarget(target, codec, name_of_kernels)
+
+
+def _why_not_decoder(source: SourceFiles) -> str | None:
+    """Why our own decoder does not run a model; None if it does."""
+    try:
+        DecoderConfig.from_dict(source.config)
+    except UnsupportedError as error:
+        return str(error)
+    return None
 
 
 def _load_decoder(
@@ -120,7 +131,7 @@ def describe_source(name: str, log: Log) -> dict[str, Any]:
     """Fetch and check a target without loading it; says what it is."""
     source = resolve(name, progress=log)
     config = source.config
-    own = config.get("model_type") in KNOWN
+    own = _why_not_decoder(source) is None
     return {
         "name": source.name,
         "source": source.source,
