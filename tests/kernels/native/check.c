@@ -48,7 +48,8 @@ static float *random_f32(size_t count, float offset) {
 static int round_up(int value) { return (value + BD_BLOCK - 1) / BD_BLOCK * BD_BLOCK; }
 
 static bd_linear random_linear(int n, int k, int has_bias) {
-    bd_linear linear = {NULL, NULL, n, k, round_up(k), round_up(n) / BD_BLOCK};
+    bd_linear linear = {
+        .n = n, .k = k, .k_padded = round_up(k), .num_blocks = round_up(n) / BD_BLOCK};
     uint16_t *packed = allocate((size_t)round_up(n) * (size_t)linear.k_padded, sizeof *packed);
     for (int row = 0; row < n; row++)
         for (int i = 0; i < k; i++)
@@ -59,7 +60,22 @@ static bd_linear random_linear(int n, int k, int has_bias) {
     return linear;
 }
 
+/* The same layer with int8 weights. */
+static bd_linear random_int8_linear(int n, int k) {
+    bd_linear linear = random_linear(n, k, 1);
+    size_t count = (size_t)round_up(n) * (size_t)linear.k_padded;
+    int8_t *quantised = allocate(count, sizeof *quantised);
+    for (size_t i = 0; i < count; i++) quantised[i] = (int8_t)(200.0f * uniform());
+    free((void *)linear.packed);
+    linear.packed = NULL;
+    linear.quantised = quantised;
+    linear.scales = random_f32((size_t)round_up(n), 0.1f);
+    return linear;
+}
+
 static void free_linear(const bd_linear *linear) {
+    free((void *)linear->quantised);
+    free((void *)linear->scales);
     free((void *)linear->packed);
     free((void *)linear->bias);
 }
@@ -80,7 +96,8 @@ static bd_model random_model(int isa, int is_drafter) {
             .mlp_norm = random_f32(WIDTH, 1.0f),
             .q_norm = random_f32(DIM, 1.0f),
             .k_norm = random_f32(DIM, 1.0f),
-            .qkv = random_linear((HEADS + 2 * KV_HEADS) * DIM, WIDTH, i == 0),
+            .qkv = i == 1 ? random_linear((HEADS + 2 * KV_HEADS) * DIM, WIDTH, 0)
+                          : random_int8_linear((HEADS + 2 * KV_HEADS) * DIM, WIDTH),
             .output = random_linear(WIDTH, HEADS * DIM, i == 1),
             .gate_up = random_linear(2 * round_up(FFN), WIDTH, 0),
             .down = random_linear(WIDTH, FFN, 0),
@@ -218,9 +235,9 @@ static void check_drafter(int isa) {
 
 static void check_linear(int isa) {
     static const int shapes[][3] = {{1, 1, 1}, {33, 31, 40}, {64, 96, 300}, {50, 130, 9}};
-    for (int i = 0; i < 4; i++) {
-        int n = shapes[i][0], k = shapes[i][1], rows = shapes[i][2];
-        bd_linear linear = random_linear(n, k, i % 2);
+    for (int i = 0; i < 8; i++) {
+        int n = shapes[i / 2][0], k = shapes[i / 2][1], rows = shapes[i / 2][2];
+        bd_linear linear = i % 2 ? random_int8_linear(n, k) : random_linear(n, k, i % 4 == 0);
         uint16_t *x = random_bf16((size_t)rows * (size_t)k);
         void *y = allocate((size_t)rows * (size_t)n, sizeof(float));
         expect(bd_run_linear(isa, &linear, x, rows, y, BD_OUT_F32), "linear");

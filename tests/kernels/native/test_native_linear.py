@@ -10,6 +10,7 @@ from torch import Tensor
 
 from blockdraft.errors import ConfigError
 from blockdraft.kernels.native import NativeLinear, set_num_threads
+from blockdraft.kernels.native.linear import quantise
 
 
 def random_layer(n: int, k: int, rows: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -26,12 +27,16 @@ def random_layer(n: int, k: int, rows: int, seed: int) -> tuple[Tensor, Tensor, 
     rows=st.integers(0, 300),
     seed=st.integers(0, 2**31),
     has_bias=st.booleans(),
+    dtype=st.sampled_from((torch.bfloat16, torch.int8)),
 )
 def test_products_match_float64(
-    isa: str, n: int, k: int, rows: int, seed: int, has_bias: bool
+    isa: str, n: int, k: int, rows: int, seed: int, has_bias: bool, dtype: torch.dtype
 ) -> None:
     weight, bias, x = random_layer(n, k, rows, seed)
-    layer = NativeLinear(weight, bias if has_bias else None, isa)
+    layer = NativeLinear(weight, bias if has_bias else None, isa, dtype)
+    if dtype == torch.int8:
+        integers, scales = quantise(weight)
+        weight = integers.double() * scales.double()[:, None]
     y = layer(x, torch.float32).double()
     offset = bias.double() if has_bias else torch.zeros(n, dtype=torch.float64)
     expected = x.double() @ weight.double().T + offset
@@ -53,10 +58,13 @@ def test_leading_dimensions_are_kept(isa: str) -> None:
     assert torch.equal(layer(x.view(3, 4, 64)).view(12, 40), layer(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
 @pytest.mark.parametrize(("n", "k"), [(96, 576), (50, 70), (33, 1536)])
-def test_a_row_has_the_same_bits_at_any_row_count(isa: str, n: int, k: int) -> None:
+def test_a_row_has_the_same_bits_at_any_row_count(
+    isa: str, n: int, k: int, dtype: torch.dtype
+) -> None:
     weight, bias, x = random_layer(n, k, 300, 3)
-    layer = NativeLinear(weight, bias, isa)
+    layer = NativeLinear(weight, bias, isa, dtype)
     whole = layer(x, torch.float32)
     for count in (1, 4, 7, 8, 16, 17, 33, 64):
         parts = [layer(part, torch.float32) for part in x.split(count)]
@@ -85,10 +93,21 @@ def test_the_number_of_threads_changes_nothing(isa: str) -> None:
     assert torch.equal(results[0], results[2])
 
 
+def test_quantised_weights_are_the_nearest_integers() -> None:
+    weight, _, _ = random_layer(20, 50, 1, 8)
+    weight = weight.float()
+    weight[3] = 0.0
+    integers, scales = quantise(weight)
+    assert integers.abs().amax(dim=1).tolist() == [127] * 3 + [0] + [127] * 16
+    error = (weight - integers * scales[:, None]).abs()
+    assert bool((error <= 0.5001 * scales[:, None]).all())
+
+
 def test_memory_is_told(isa: str) -> None:
     weight, bias, _ = random_layer(64, 64, 1, 6)
     assert NativeLinear(weight, None, isa).num_bytes() == 64 * 64 * 2
     assert NativeLinear(weight, bias, isa).num_bytes() == 64 * 64 * 2 + 64 * 4
+    assert NativeLinear(weight, None, isa, torch.int8).num_bytes() == 64 * 64 + 64 * 4
 
 
 def test_wrong_inputs_are_named(isa: str) -> None:
@@ -104,3 +123,5 @@ def test_wrong_inputs_are_named(isa: str) -> None:
         NativeLinear(weight, torch.zeros(9), isa)
     with pytest.raises(ConfigError, match=r"\[0, 4\]"):
         NativeLinear(torch.zeros(0, 4), None, isa)
+    with pytest.raises(ConfigError, match="bfloat16 or int8"):
+        NativeLinear(weight, None, isa, torch.float16)

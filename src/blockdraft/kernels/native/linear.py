@@ -1,11 +1,11 @@
-"""Linear layers in bfloat16, their weights packed once for any number of rows."""
+"""Linear layers on bfloat16 rows, their weights packed once for any number of them."""
 
 from __future__ import annotations
 
 import ctypes
 
 import torch
-from jaxtyping import BFloat16, Float
+from jaxtyping import BFloat16, Float, Float32, Int8
 from torch import Tensor
 from torch.nn import functional
 
@@ -18,17 +18,19 @@ BLOCK = 32
 LANES = 16
 
 
-def packed_bytes(num_outputs: int, num_inputs: int) -> int:
-    """Arena bytes of a packed weight."""
-    return aligned(2 * _round_up(num_outputs) * _round_up(num_inputs))
+def packed_bytes(weight: Float[Tensor, "n k"], dtype: torch.dtype) -> int:
+    """Arena bytes of a weight once it is packed."""
+    return aligned(dtype.itemsize * _round_up(weight.shape[0]) * _round_up(weight.shape[1]))
 
 
 class PackedLinear:
     """y = W x + bias, ready for the C side. Several models may share one.
 
-    The weight lies as `[outputs / 32][inputs / 2][2][16][2]`: one 64-byte load holds two
+    A bfloat16 weight lies as `[outputs / 32][inputs / 2][2][16][2]`: one 64-byte load holds two
     consecutive inputs of 16 outputs, which is what one vdpbf16ps, and a row of one AMX tile,
-    consumes. Both dimensions are padded to a multiple of 32 by zeros.
+    consumes. Both dimensions are padded to a multiple of 32 by zeros. An int8 weight is symmetric
+    with one scale for each output, its last two axes swapped; inputs stay bfloat16 and a block is
+    expanded to bfloat16 exactly when it is used.
     """
 
     def __init__(
@@ -36,33 +38,55 @@ class PackedLinear:
         weight: Float[Tensor, "n k"],
         bias: Float[Tensor, "n"] | None = None,
         arena: WeightArena | None = None,
+        dtype: torch.dtype = torch.bfloat16,
     ) -> None:
-        """Copies `weight` (rounded to bfloat16) into `arena`, or into memory of its own.
+        """Copies `weight` (rounded to `dtype`) into `arena`, or into memory of its own.
 
-        Raises: ConfigError if the weight is not a matrix, or the bias does not fit it.
+        Raises: ConfigError if the weight is not a matrix, the bias does not fit it, or `dtype` is
+            neither bfloat16 nor int8.
         """
         if weight.ndim != 2 or 0 in weight.shape:
             raise ConfigError(f"weight has shape {list(weight.shape)}; give [outputs, inputs]")
+        check_weight_dtype(dtype)
         self.num_outputs, self.num_inputs = weight.shape
         if bias is not None and bias.shape != (self.num_outputs,):
             raise ConfigError(f"bias has shape {list(bias.shape)}; give [{self.num_outputs}]")
-        shape = (_round_up(self.num_outputs) // BLOCK, _round_up(self.num_inputs) // 2, 2, LANES, 2)
-        arena = arena or WeightArena(packed_bytes(*weight.shape))
-        self.packed = arena.take(shape, torch.bfloat16)
-        self.packed.view(torch.int32).squeeze(-1).copy_(_blocks(weight))
-        self.bias = None if bias is None else _padded_bias(bias)
+        n, k = _round_up(self.num_outputs), _round_up(self.num_inputs)
+        arena = arena or WeightArena(packed_bytes(weight, dtype))
+        self.packed = arena.take((n // BLOCK, k // 2, 2, LANES, 2), dtype)
+        self.bias = None if bias is None else _padded_vector(bias)
+        self.scales: Tensor | None = None
+        if dtype == torch.int8:
+            rounded, scales = quantise(weight)
+            self.scales = _padded_vector(scales)
+            self.packed.view(-1, k // 2, 2, 2, LANES).copy_(_quantised_blocks(rounded))
+        else:
+            self.packed.view(torch.int32).squeeze(-1).copy_(_blocks(weight))
         self.struct = structs.LinearStruct(
-            self.packed.data_ptr(),
-            None if self.bias is None else self.bias.data_ptr(),
-            self.num_outputs,
-            self.num_inputs,
-            2 * shape[1],
-            shape[0],
+            packed=None if dtype == torch.int8 else self.packed.data_ptr(),
+            quantised=self.packed.data_ptr() if dtype == torch.int8 else None,
+            scales=None if self.scales is None else self.scales.data_ptr(),
+            bias=None if self.bias is None else self.bias.data_ptr(),
+            n=self.num_outputs,
+            k=self.num_inputs,
+            k_padded=k,
+            num_blocks=n // BLOCK,
         )
 
     def num_bytes(self) -> int:
-        """Memory of the packed weight and bias, in bytes."""
-        return self.packed.nbytes + (0 if self.bias is None else self.bias.nbytes)
+        """Memory of the packed weight, its scales and bias, in bytes."""
+        vectors = [vector for vector in (self.scales, self.bias) if vector is not None]
+        return self.packed.nbytes + sum(vector.nbytes for vector in vectors)
+
+
+def quantise(
+    weight: Float[Tensor, "n k"],
+) -> tuple[Int8[Tensor, "n k"], Float32[Tensor, "n"]]:
+    """Nearest integers -127..127 and the scale of each output: weight ~ scale * integer."""
+    weight = weight.detach().float()
+    scales = weight.abs().amax(dim=1) / 127
+    scales = torch.where(scales > 0, scales, torch.ones_like(scales))
+    return (weight / scales[:, None]).round().to(torch.int8), scales
 
 
 class NativeLinear:
@@ -76,9 +100,10 @@ class NativeLinear:
         weight: Float[Tensor, "n k"],
         bias: Float[Tensor, "n"] | None = None,
         isa: str | None = None,
+        dtype: torch.dtype = torch.bfloat16,
     ) -> None:
-        self._isa = structs.ISAS.index(choose_isa(isa))
-        self.linear = PackedLinear(weight, bias)
+        self._isa = choose_isa(isa)
+        self.linear = PackedLinear(weight, bias, dtype=dtype)
 
     def __call__(
         self, x: BFloat16[Tensor, "*rows k"], out_dtype: torch.dtype = torch.bfloat16
@@ -87,7 +112,7 @@ class NativeLinear:
 
         Raises: ConfigError if `x` is not bfloat16 with k columns, or for another `out_dtype`.
         """
-        return run_packed(self.linear, x, structs.ISAS[self._isa], out_dtype)
+        return run_packed(self.linear, x, self._isa, out_dtype)
 
     def num_bytes(self) -> int:
         """Memory of the packed weight and bias, in bytes."""
@@ -114,7 +139,7 @@ def run_packed(
     return y
 
 
-def interleave_gate_up(gate_up: Float[Tensor, "2*f k"]) -> Float[Tensor, "2*g k"]:
+def interleave_gate_up(gate_up: Float[Tensor, "two_f k"]) -> Float[Tensor, "two_g k"]:
     """Rows [gate; up] to alternating runs of 16 gate and 16 up rows, f padded to a multiple of 32.
 
     A block of 32 outputs then holds 16 gates and their inputs, so SwiGLU needs no other block.
@@ -137,13 +162,27 @@ def _round_up(count: int) -> int:
     return -(-count // BLOCK) * BLOCK
 
 
-def _blocks(weight: Tensor) -> Tensor:
+def check_weight_dtype(dtype: torch.dtype) -> None:
+    """Raises: ConfigError if weights cannot be packed in `dtype`."""
+    if dtype not in (torch.bfloat16, torch.int8):
+        raise ConfigError(f"weight dtype is {dtype}; native kernels pack bfloat16 or int8")
+
+
+def _padded_matrix(weight: Tensor) -> Tensor:
     n, k = weight.shape
-    weight = functional.pad(weight.to(torch.bfloat16), (0, _round_up(k) - k, 0, _round_up(n) - n))
-    pairs = weight.contiguous().view(torch.int32).view(-1, 2, LANES, _round_up(k) // 2)
-    return pairs.permute(0, 3, 1, 2)
+    return functional.pad(weight, (0, _round_up(k) - k, 0, _round_up(n) - n)).contiguous()
 
 
-def _padded_bias(bias: Tensor) -> Tensor:
-    n = bias.shape[0]
-    return functional.pad(bias.to(torch.float32), (0, _round_up(n) - n)).contiguous()
+def _blocks(weight: Tensor) -> Tensor:
+    pairs = _padded_matrix(weight.to(torch.bfloat16)).view(torch.int32)
+    return pairs.view(-1, 2, LANES, pairs.shape[1]).permute(0, 3, 1, 2)
+
+
+def _quantised_blocks(weight: Tensor) -> Tensor:
+    padded = _padded_matrix(weight)
+    return padded.view(-1, 2, LANES, padded.shape[1] // 2, 2).permute(0, 3, 1, 4, 2)
+
+
+def _padded_vector(vector: Tensor) -> Tensor:
+    n = vector.shape[0]
+    return functional.pad(vector.to(torch.float32), (0, _round_up(n) - n)).contiguous()

@@ -11,7 +11,12 @@ from torch import Tensor
 
 from blockdraft.errors import ConfigError, UnsupportedError
 from blockdraft.kernels.native import structs
-from blockdraft.kernels.native.linear import PackedLinear, interleave_gate_up, packed_bytes
+from blockdraft.kernels.native.linear import (
+    PackedLinear,
+    check_weight_dtype,
+    interleave_gate_up,
+    packed_bytes,
+)
 from blockdraft.kernels.native.memory import WeightArena
 
 
@@ -20,7 +25,7 @@ class ConvWeights:
     """Two-tap dynamic convolution around a sub-layer (DFlash 2); sides are before and after it."""
 
     base: Float[Tensor, "2 2 m"]
-    projection: Float[Tensor, "4*groups m"]
+    projection: Float[Tensor, "four_groups m"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,14 +41,14 @@ class LayerWeights:
     """
 
     attention_norm: Float[Tensor, "m"]
-    qkv: Float[Tensor, "(h+2*kv)*d m"]
-    output: Float[Tensor, "m h*d"]
+    qkv: Float[Tensor, "qkv_rows m"]
+    output: Float[Tensor, "m head_columns"]
     mlp_norm: Float[Tensor, "m"]
-    gate_up: Float[Tensor, "2*f m"]
+    gate_up: Float[Tensor, "gate_up_rows m"]
     down: Float[Tensor, "m f"]
-    qkv_bias: Float[Tensor, "(h+2*kv)*d"] | None = None
+    qkv_bias: Float[Tensor, "qkv_rows"] | None = None
     output_bias: Float[Tensor, "m"] | None = None
-    gate_up_bias: Float[Tensor, "2*f"] | None = None
+    gate_up_bias: Float[Tensor, "gate_up_rows"] | None = None
     down_bias: Float[Tensor, "m"] | None = None
     q_norm: Float[Tensor, "d"] | None = None
     k_norm: Float[Tensor, "d"] | None = None
@@ -77,7 +82,7 @@ class ModelWeights:
     embedding: Float[Tensor, "v m"] | None = None
     softmax_scale: float | None = None
     embedding_scale: float = 1.0
-    feature: Float[Tensor, "m taps*m"] | None = None
+    feature: Float[Tensor, "m tapped"] | None = None
     feature_norm: Float[Tensor, "m"] | None = None
 
     @property
@@ -92,12 +97,13 @@ class ModelWeights:
 class PackedModel:
     """A model's packed weights and the C struct that points to them."""
 
-    def __init__(self, weights: ModelWeights, isa: str) -> None:
+    def __init__(self, weights: ModelWeights, isa: str, dtype: torch.dtype) -> None:
         _check(weights)
-        self.isa = isa
+        check_weight_dtype(dtype)
+        self.isa, self.dtype = isa, dtype
         self.head = weights.head if isinstance(weights.head, PackedLinear) else None
         self._kept: list[Tensor | PackedLinear] = []
-        self._arena = WeightArena(sum(packed_bytes(*w.shape) for w in _matrices(weights)))
+        self._arena = WeightArena(sum(packed_bytes(w, dtype) for w in _matrices(weights)))
         self._layers = (structs.LayerStruct * max(1, len(weights.layers)))()
         for struct, layer in zip(self._layers, weights.layers, strict=False):
             self._fill_layer(struct, layer)
@@ -107,12 +113,14 @@ class PackedModel:
 
     def num_bytes(self) -> int:
         """Memory of the weights this model holds itself (a shared head is not counted)."""
-        return self._arena.num_bytes + sum(
-            kept.nbytes for kept in self._kept if isinstance(kept, Tensor)
+        own = sum(k.nbytes for k in self._kept if isinstance(k, Tensor))
+        vectors = sum(
+            k.num_bytes() - k.packed.nbytes for k in self._kept if isinstance(k, PackedLinear)
         )
+        return self._arena.num_bytes + own + vectors
 
     def _pack(self, weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
-        packed = PackedLinear(weight, bias, self._arena)
+        packed = PackedLinear(weight, bias, self._arena, self.dtype)
         self._kept.append(packed)
         return packed
 

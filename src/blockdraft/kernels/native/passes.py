@@ -54,19 +54,29 @@ class PassResult:
 class NativePass:
     """A decoder on the native kernels.
 
-    The residual stream is float32, layer inputs, keys and values are bfloat16, and each row's
-    sums have one fixed order: a row's result is the same bits in any batch. The caches are
+    The residual stream is float32 (that halves the error of the logits against a bfloat16 one),
+    layer inputs, keys and values are bfloat16, and each row's sums have one fixed order: a row's
+    result is the same bits in any batch. The caches are
     tensors of the caller, `k` and `v`, each [layers, slots, max_len, kv_heads, head_dim].
     """
 
-    def __init__(self, weights: ModelWeights, isa: str | None = None) -> None:
-        """Packs the weights (rounded to bfloat16); the tensors given may be dropped afterwards.
+    def __init__(
+        self,
+        weights: ModelWeights,
+        isa: str | None = None,
+        weight_dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        """Packs the weights (rounded to `weight_dtype`); the tensors given may be dropped then.
+
+        With int8 (symmetric, a scale for each output; rows stay bfloat16) the quantised model is
+        another model than the one given: everything lossless is about it. A tied embedding is read
+        out of the quantised head then.
 
         Raises: BuildError if the kernels cannot be built, ConfigError for tensors that do not fit
             together, UnsupportedError for a head width without a kernel.
         """
         self._library = load()
-        self._packed = PackedModel(weights, choose_isa(isa))
+        self._packed = PackedModel(weights, choose_isa(isa), weight_dtype)
         self._struct = self._packed.struct
 
     @property
@@ -115,27 +125,8 @@ class NativePass:
         rows = list(range(ids.numel())) if head_rows is None else list(head_rows)
         self._check(k, v, ids, spans)
         self._check_head(rows, ids.numel(), logits, top_k, tap_layers)
-        wants_head = logits is not None or top_k > 0 or hidden
         result = self._allocate(len(rows), ids.numel(), logits, top_k, len(tap_layers), hidden)
-        batch = structs.BatchStruct(
-            cache=_cache_struct(k, v),
-            ids=ids.data_ptr(),
-            sequences=_sequence_structs(spans),
-            tap_layers=(c_int32 * len(tap_layers))(*tap_layers),
-            features=_address(result.features),
-            head_rows=(c_int32 * len(rows))(*rows),
-            logits=_address(result.logits),
-            top_values=_address(result.top_values),
-            top_ids=_address(result.top_ids),
-            nonfinite=_address(result.nonfinite),
-            hidden=_address(result.hidden),
-            num_sequences=len(spans),
-            num_rows=ids.numel(),
-            num_taps=len(tap_layers),
-            num_head_rows=len(rows) if wants_head else 0,
-            head_kind=_head_kind(logits, top_k),
-            top_k=top_k,
-        )
+        batch = _batch_struct(_cache_struct(k, v), ids, spans, rows, tap_layers, result)
         check_status(self._library.bd_run_pass(ctypes.byref(self._struct), ctypes.byref(batch)))
         return result
 
@@ -151,7 +142,7 @@ class NativePass:
         Raises: ConfigError if this model is no drafter or anything does not fit; CapacityError if
             a span leaves the context or the rotary tables.
         """
-        if not self._struct.feature.packed:
+        if self._struct.feature.n == 0:
             raise ConfigError("this model has no feature projection; only drafters have a context")
         check_rows(features, self._struct.feature.k, "features")
         self._check_spans(k, v, features.shape[0], spans)
@@ -256,11 +247,43 @@ class NativePass:
                 )
 
 
-def _head_kind(logits: torch.dtype | None, top_k: int) -> int:
-    if top_k:
+def _batch_struct(
+    cache: structs.CacheStruct,
+    ids: Tensor,
+    spans: Sequence[Span],
+    head_rows: Sequence[int],
+    tap_layers: Sequence[int],
+    result: PassResult,
+) -> structs.BatchStruct:
+    """The C side's view of a batch; what `result` has room for is what will be computed."""
+    wants_head = any(x is not None for x in (result.logits, result.top_ids, result.hidden))
+    return structs.BatchStruct(
+        cache=cache,
+        ids=ids.data_ptr(),
+        sequences=_sequence_structs(spans),
+        tap_layers=(c_int32 * len(tap_layers))(*tap_layers),
+        features=_address(result.features),
+        head_rows=(c_int32 * len(head_rows))(*head_rows),
+        logits=_address(result.logits),
+        top_values=_address(result.top_values),
+        top_ids=_address(result.top_ids),
+        nonfinite=_address(result.nonfinite),
+        hidden=_address(result.hidden),
+        num_sequences=len(spans),
+        num_rows=ids.numel(),
+        num_taps=len(tap_layers),
+        num_head_rows=len(head_rows) if wants_head else 0,
+        head_kind=_head_kind(result),
+        top_k=0 if result.top_ids is None else result.top_ids.shape[1],
+    )
+
+
+def _head_kind(result: PassResult) -> int:
+    if result.top_ids is not None:
         return structs.HEAD_TOP
-    kinds = {None: structs.HEAD_NONE, torch.float32: structs.HEAD_F32}
-    return kinds.get(logits, structs.HEAD_BF16)
+    if result.logits is None:
+        return structs.HEAD_NONE
+    return structs.HEAD_F32 if result.logits.dtype == torch.float32 else structs.HEAD_BF16
 
 
 def _address(tensor: Tensor | None) -> int | None:

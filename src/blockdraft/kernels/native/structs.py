@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_float, c_int32, c_void_p
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 ISAS = ("portable", "avx2", "avx512", "amx")
 HEAD_NONE, HEAD_F32, HEAD_BF16, HEAD_TOP = range(4)
 OUT_F32, OUT_BF16 = range(2)
@@ -18,6 +18,8 @@ class LinearStruct(ctypes.Structure):
 
     _fields_ = (
         ("packed", c_void_p),
+        ("quantised", c_void_p),
+        ("scales", c_void_p),
         ("bias", c_void_p),
         ("n", c_int32),
         ("k", c_int32),

@@ -98,6 +98,20 @@ static uint16_t *pad_rows(const bd_linear *linear, const uint16_t *x, int num_ro
     return padded;
 }
 
+/* Multiply on all threads of the pool, each with room for one expanded block. */
+static int multiply(const bd_kernels *kernels, const bd_product *product) {
+    bd_counter counter = {0};
+    size_t block = product->linear->quantised ? (size_t)product->linear->k_padded * BD_BLOCK : 0;
+    size_t threads = (size_t)bd_pool_num_threads();
+    bd_run run = {.kernels = kernels, .counters = &counter, .linear_product = product,
+                  .num_threads = (int)threads, .expanded_stride = block};
+    run.expanded = malloc(threads * block * sizeof *run.expanded + 1);
+    if (run.expanded == NULL) return BD_ERROR_MEMORY;
+    bd_pool_run(linear_task, &run);
+    free(run.expanded);
+    return BD_OK;
+}
+
 int bd_run_linear(int isa, const bd_linear *linear, const uint16_t *x, int num_rows, void *y,
                   int out_kind) {
     const bd_kernels *kernels = bd_find_kernels(isa);
@@ -105,14 +119,12 @@ int bd_run_linear(int isa, const bd_linear *linear, const uint16_t *x, int num_r
     if (num_rows == 0) return BD_OK;
     uint16_t *padded = linear->k == linear->k_padded ? NULL : pad_rows(linear, x, num_rows);
     if (linear->k != linear->k_padded && padded == NULL) return BD_ERROR_MEMORY;
-    bd_counter counter = {0};
     bd_product product = {linear, padded ? padded : x, linear->k_padded, num_rows,
-                          out_kind == BD_OUT_F32 ? BD_TO_F32 : BD_TO_BF16, y, linear->n, linear->n};
+                          out_kind == BD_OUT_F32 ? BD_TO_F32 : BD_TO_BF16, y, linear->n, linear->n,
+                          NULL};
     bd_pool_lock();
-    bd_run run = {.kernels = kernels, .counters = &counter, .linear_product = &product,
-                  .num_threads = bd_pool_num_threads()};
-    bd_pool_run(linear_task, &run);
+    int status = multiply(kernels, &product);
     bd_pool_unlock();
     free(padded);
-    return BD_OK;
+    return status;
 }

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define BD_ABI_VERSION 1
+#define BD_ABI_VERSION 2
 #define BD_BLOCK 32       /* outputs of one packed block */
 #define BD_LANES 16       /* outputs of one 64-byte load (two consecutive inputs each) */
 #define BD_MAX_TOP 64     /* most candidates the head can select */
@@ -21,10 +21,16 @@ enum { BD_OK = 0, BD_ERROR_MEMORY = -1, BD_ERROR_ARGUMENT = -2 };
 enum { BD_HEAD_NONE = 0, BD_HEAD_F32 = 1, BD_HEAD_BF16 = 2, BD_HEAD_TOP = 3 };
 enum { BD_OUT_F32 = 0, BD_OUT_BF16 = 1 };
 
-/* y = W x + bias. Packed as [num_blocks][k_padded / 2][2][16][2], zeros where padded. */
+/* y = W x + bias, zeros where padded.
+ *
+ * bfloat16 weights are packed as [num_blocks][k_padded / 2][2][16 outputs][2 inputs]. Of int8
+ * weights, W = scales * quantised, the last two axes are swapped; a block of them is expanded to
+ * bfloat16, which is exact, when it is used. */
 typedef struct {
-    const uint16_t *packed;
-    const float *bias; /* [num_blocks * 32] or NULL */
+    const uint16_t *packed;   /* NULL for int8 weights */
+    const int8_t *quantised;  /* NULL for bfloat16 weights */
+    const float *scales;      /* [num_blocks * 32], with `quantised` */
+    const float *bias;        /* [num_blocks * 32] or NULL */
     int32_t n, k, k_padded, num_blocks;
 } bd_linear;
 

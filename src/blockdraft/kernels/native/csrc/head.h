@@ -54,11 +54,11 @@ static void bd_select_top(const bd_product *product, int first, int last, const 
     const bd_linear *head = product->linear;
     for (int block = first; block < last; block++) {
         int columns = head->n - block * BD_BLOCK < BD_BLOCK ? head->n - block * BD_BLOCK : BD_BLOCK;
+        const uint16_t *weights = bd_block(product, block);
         for (int row = 0; row < product->num_rows; row += BD_TILE_ROWS) {
             int left = product->num_rows - row;
             int count = left < BD_TILE_ROWS ? left : BD_TILE_ROWS;
-            bd_product_tile(product, row, count, block, tile);
-            if (head->bias) bd_add_bias(tile, count, head->bias + block * BD_BLOCK);
+            bd_product_tile(product, row, count, block, weights, tile);
             for (int r = 0; r < count; r++)
                 bd_select_row(top, row + r, tile + r * BD_BLOCK, columns,
                               (int64_t)block * BD_BLOCK);

@@ -21,7 +21,8 @@ typedef struct {
     bd_target target;
     void *out;
     ptrdiff_t out_stride;
-    int out_columns; /* columns at and beyond are not written */
+    int out_columns;    /* columns at and beyond are not written */
+    uint16_t *expanded; /* of this thread, for a block of int8 weights: [32 * k_padded] */
 } bd_product;
 
 /* Where a query finds its keys: rows before `boundary` in the cache, the others in scratch. */

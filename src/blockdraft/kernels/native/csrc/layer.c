@@ -7,10 +7,18 @@ static int grain_of(const bd_run *run, int num_blocks) {
     return grain > 0 ? grain : 1;
 }
 
+bd_product bd_own_product(const bd_thread *t, const bd_product *product) {
+    bd_product own = *product;
+    if (product->linear->quantised)
+        own.expanded = t->run->expanded + t->thread * (ptrdiff_t)t->run->expanded_stride;
+    return own;
+}
+
 void bd_multiply_blocks(bd_thread *t, const bd_product *product, int first_block) {
     int first, last, count = product->linear->num_blocks - first_block;
+    bd_product own = bd_own_product(t, product);
     while (bd_take(t, count, grain_of(t->run, count), &first, &last))
-        t->run->kernels->multiply(product, first_block + first, first_block + last);
+        t->run->kernels->multiply(&own, first_block + first, first_block + last);
     bd_end_phase(t);
 }
 
@@ -32,7 +40,8 @@ void bd_norm_phase(bd_thread *t, const float *weight) {
 
 static bd_product product_of(const bd_linear *linear, const uint16_t *x, int x_stride, int num_rows,
                              bd_target target, void *out, int out_stride) {
-    return (bd_product){linear, x, x_stride, num_rows, target, out, out_stride, out_stride};
+    return (bd_product){linear, x, x_stride, num_rows, target, out, out_stride, out_stride,
+                        NULL};
 }
 
 /* Rows of a block follow each other; the first of each sequence has no previous row. */

@@ -68,8 +68,9 @@ static void select_phases(bd_thread *t, const bd_product *product) {
     int grain = num_blocks / (run->num_threads * 16) + 1;
     memset(top.counts, 0, (size_t)run->num_head_rows * sizeof *top.counts);
     memset(top.nonfinite, 0, (size_t)run->num_head_rows);
+    bd_product own = bd_own_product(t, product);
     while (bd_take(t, num_blocks, grain, &first, &last))
-        run->kernels->select_top(product, first, last, &top);
+        run->kernels->select_top(&own, first, last, &top);
     bd_end_phase(t);
     while (bd_take(t, run->num_head_rows, 1, &first, &last)) merge_row(run, first);
     bd_end_phase(t);
@@ -83,7 +84,7 @@ void bd_head_phases(bd_thread *t) {
     final_norm_phase(t);
     if (batch->head_kind == BD_HEAD_NONE) return;
     bd_product product = {head, run->h, run->width_padded, run->num_head_rows, BD_TO_F32, NULL,
-                          head->n, head->n};
+                          head->n, head->n, NULL};
     if (batch->head_kind == BD_HEAD_TOP) {
         select_phases(t, &product);
         return;

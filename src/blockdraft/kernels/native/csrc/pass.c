@@ -76,14 +76,14 @@ static void append_task(void *argument, int thread, int num_threads) {
     bd_product feature = {&model->feature,
                           run->feature_padded ? run->features : append->features,
                           model->feature.k_padded, run->num_rows, BD_TO_F32, run->x,
-                          run->width_padded, run->width_padded};
+                          run->width_padded, run->width_padded, NULL};
     bd_multiply_phase(&t, &feature);
     bd_norm_phase(&t, model->feature_norm);
     /* Only the blocks of the q/k/v product that hold keys and values. */
     int first_block = model->num_heads * model->head_dim / BD_BLOCK;
     for (int layer = 0; layer < model->num_layers; layer++) {
         bd_product kv = {&model->layers[layer].qkv, run->h, run->width_padded, run->num_rows,
-                         BD_TO_F32, run->qkv, run->qkv_padded, run->qkv_padded};
+                         BD_TO_F32, run->qkv, run->qkv_padded, run->qkv_padded, NULL};
         bd_multiply_blocks(&t, &kv, first_block);
         bd_store_rows(&t, layer, 1);
     }

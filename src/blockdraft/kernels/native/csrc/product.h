@@ -8,6 +8,7 @@
 
 /* Rows whose inputs stay in the second-level cache while a block of weights passes by. */
 #define BD_ROWS_AT_ONCE 256
+#define BD_EXPAND_AHEAD 2048
 
 BD_INLINE bd_f32v bd_silu(bd_f32v x) { return x / (bd_exp(-x) + 1.0f); }
 
@@ -16,6 +17,14 @@ static void bd_add_bias(float *tile, int num_rows, const float *bias) {
     for (int r = 0; r < num_rows; r++, tile += BD_BLOCK) {
         bd_store(tile, bd_load(tile) + low);
         bd_store(tile + BD_LANES, bd_load(tile + BD_LANES) + high);
+    }
+}
+
+static void bd_scale(float *tile, int num_rows, const float *scales) {
+    bd_f32v low = bd_load(scales), high = bd_load(scales + BD_LANES);
+    for (int r = 0; r < num_rows; r++, tile += BD_BLOCK) {
+        bd_store(tile, bd_load(tile) * low);
+        bd_store(tile + BD_LANES, bd_load(tile + BD_LANES) * high);
     }
 }
 
@@ -44,7 +53,6 @@ static void bd_put_swiglu(const bd_product *product, const float *tile, int row,
 }
 
 static void bd_put(const bd_product *product, float *tile, int row, int num_rows, int block) {
-    if (product->linear->bias) bd_add_bias(tile, num_rows, product->linear->bias + block * BD_BLOCK);
     if (product->target == BD_TO_SWIGLU) {
         bd_put_swiglu(product, tile, row, num_rows, block);
         return;
@@ -56,15 +64,33 @@ static void bd_put(const bd_product *product, float *tile, int row, int num_rows
                    (row + r) * product->out_stride + block * BD_BLOCK, columns);
 }
 
-BD_INLINE const uint16_t *bd_block(const bd_linear *linear, int block) {
-    return linear->packed + (ptrdiff_t)block * BD_BLOCK * linear->k_padded;
+/* One block of int8 weights as bfloat16: an integer of 8 bits is exact in it. */
+static void bd_expand(const int8_t *from, int k_padded, uint16_t *to) {
+    for (int step = 0; step < k_padded; step++, from += 2 * BD_LANES, to += 2 * BD_LANES) {
+        __builtin_prefetch((const char *)from + BD_EXPAND_AHEAD);
+        bd_u32v even = (bd_u32v)bd_load_i8(from), odd = (bd_u32v)bd_load_i8(from + BD_LANES);
+        bd_u32v pairs = (even >> 16) | (odd & 0xffff0000u);
+        memcpy(to, &pairs, sizeof pairs);
+    }
 }
 
-/* The tile of rows [row, row + count) and one block of weights. */
+/* Weights of one block in bfloat16; stays valid until the next call with this product. */
+BD_INLINE const uint16_t *bd_block(const bd_product *product, int block) {
+    const bd_linear *linear = product->linear;
+    ptrdiff_t at = (ptrdiff_t)block * BD_BLOCK * linear->k_padded;
+    if (linear->packed) return linear->packed + at;
+    bd_expand(linear->quantised + at, linear->k_padded, product->expanded);
+    return product->expanded;
+}
+
+/* The tile of rows [row, row + count) and one block of weights, scaled and with its bias. */
 BD_INLINE void bd_product_tile(const bd_product *product, int row, int count, int block,
-                               float *tile) {
-    bd_tile(product->x + row * product->x_stride, product->x_stride, count,
-            bd_block(product->linear, block), product->linear->k_padded, tile, BD_BLOCK);
+                               const uint16_t *weights, float *tile) {
+    const bd_linear *linear = product->linear;
+    bd_tile(product->x + row * product->x_stride, product->x_stride, count, weights,
+            linear->k_padded, tile, BD_BLOCK);
+    if (linear->scales) bd_scale(tile, count, linear->scales + block * BD_BLOCK);
+    if (linear->bias) bd_add_bias(tile, count, linear->bias + block * BD_BLOCK);
 }
 
 static void bd_multiply(const bd_product *product, int first, int last) {
@@ -73,9 +99,10 @@ static void bd_multiply(const bd_product *product, int first, int last) {
         int to = product->num_rows - from < BD_ROWS_AT_ONCE ? product->num_rows
                                                             : from + BD_ROWS_AT_ONCE;
         for (int block = first; block < last; block++) {
+            const uint16_t *weights = bd_block(product, block);
             for (int row = from; row < to; row += BD_TILE_ROWS) {
                 int count = to - row < BD_TILE_ROWS ? to - row : BD_TILE_ROWS;
-                bd_product_tile(product, row, count, block, tile);
+                bd_product_tile(product, row, count, block, weights, tile);
                 bd_put(product, tile, row, count, block);
             }
         }

@@ -11,6 +11,14 @@ static void unpack_row(const bd_linear *linear, int64_t id, uint16_t *out) {
         memcpy(out + k, block + (ptrdiff_t)k * BD_BLOCK + lane, 2 * sizeof *out);
 }
 
+static void unpack_quantised_row(const bd_linear *linear, int64_t id, float scale, float *out) {
+    const int8_t *block = linear->quantised + id / BD_BLOCK * BD_BLOCK * linear->k_padded;
+    ptrdiff_t half = id % BD_BLOCK / BD_LANES, lane = id % BD_LANES;
+    for (int k = 0; k < linear->k_padded; k++)
+        out[k] = scale * linear->scales[id] *
+                 block[(ptrdiff_t)(k / 2) * 2 * BD_BLOCK + half * BD_BLOCK + k % 2 * BD_LANES + lane];
+}
+
 void bd_embed_phase(bd_thread *t) {
     bd_run *run = t->run;
     const bd_model *model = run->model;
@@ -18,13 +26,15 @@ void bd_embed_phase(bd_thread *t) {
     int first, last;
     while (bd_take(t, run->num_rows, 1, &first, &last)) {
         int64_t id = run->batch->ids[run->first_row + first];
-        const uint16_t *row = model->embedding + id * model->width;
-        if (model->embedding == NULL) {
-            unpack_row(&model->head, id, unpacked);
-            row = unpacked;
+        float *x = run->x + first * (ptrdiff_t)run->width_padded;
+        const uint16_t *row = unpacked;
+        if (model->embedding == NULL && model->head.quantised) {
+            unpack_quantised_row(&model->head, id, model->embedding_scale, x);
+            continue;
         }
-        run->kernels->widen(row, model->width, run->width_padded, model->embedding_scale,
-                            run->x + first * (ptrdiff_t)run->width_padded);
+        if (model->embedding == NULL) unpack_row(&model->head, id, unpacked);
+        else row = model->embedding + id * model->width;
+        run->kernels->widen(row, model->width, run->width_padded, model->embedding_scale, x);
     }
     bd_end_phase(t);
 }

@@ -41,7 +41,8 @@ typedef struct {
     float *branch;    /* a sub-layer's result before its convolution [rows][width_padded] */
     float *delta;     /* convolution coefficients [rows][delta_padded] */
     bd_top top;       /* [threads][rows] */
-    char *scratch;    /* attention, [threads] */
+    char *scratch;      /* attention, [threads] */
+    uint16_t *expanded; /* int8 weights, [threads][expanded_stride] */
     float *partials;
     uint16_t *features; /* of a context, where their width must be padded */
     bd_unit *units;
@@ -52,7 +53,7 @@ typedef struct {
         feature_padded;
     int group, num_units, unit_rows, num_counters, num_partials, is_split, num_threads;
     int first_head_row, num_head_rows; /* head rows of this piece */
-    size_t scratch_bytes;
+    size_t scratch_bytes, expanded_stride;
 } bd_run;
 
 /* What one thread knows of a run. Threads go through the same phases in the same order. */
@@ -84,6 +85,8 @@ static inline int bd_round_up(int value, int multiple) {
 /* Phases. */
 void bd_multiply_phase(bd_thread *t, const bd_product *product);
 void bd_multiply_blocks(bd_thread *t, const bd_product *product, int first_block);
+/* The product with this thread's room for expanded weights. */
+bd_product bd_own_product(const bd_thread *t, const bd_product *product);
 void bd_norm_phase(bd_thread *t, const float *weight);
 void bd_layer_phases(bd_thread *t, int layer);
 /* Queries, keys and values out of qkv; of a context only keys and values, into the cache. */

@@ -12,6 +12,7 @@
 typedef float bd_f32v __attribute__((vector_size(64)));
 typedef int32_t bd_i32v __attribute__((vector_size(64)));
 typedef uint32_t bd_u32v __attribute__((vector_size(64)));
+typedef int8_t bd_i8v __attribute__((vector_size(16)));
 typedef uint16_t bd_u16v __attribute__((vector_size(32)));
 
 #define BD_INLINE static inline __attribute__((always_inline))
@@ -113,6 +114,12 @@ BD_INLINE bd_f32v bd_load_bf16(const uint16_t *from) {
     bd_u16v raw;
     memcpy(&raw, from, sizeof raw);
     return (bd_f32v)(__builtin_convertvector(raw, bd_u32v) << 16);
+}
+
+BD_INLINE bd_f32v bd_load_i8(const int8_t *from) {
+    bd_i8v raw;
+    memcpy(&raw, from, sizeof raw);
+    return __builtin_convertvector(__builtin_convertvector(raw, bd_i32v), bd_f32v);
 }
 
 BD_INLINE float bd_widen(uint16_t value) {

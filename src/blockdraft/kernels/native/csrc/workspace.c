@@ -43,6 +43,11 @@ static void set_sizes(bd_run *run) {
         bd_round_up((m->num_heads + 2 * m->num_kv_heads) * m->head_dim, BD_BLOCK);
     run->delta_padded = layer ? layer->attention_conv.projection.num_blocks * BD_BLOCK : 0;
     run->feature_padded = m->feature.k == m->feature.k_padded ? 0 : m->feature.k_padded;
+    int widest = m->feature.k_padded;
+    const int widths[] = {run->width_padded, run->heads_padded, run->ffn_padded};
+    for (int i = 0; i < 3; i++) widest = widths[i] > widest ? widths[i] : widest;
+    int is_quantised = m->head.quantised != NULL || (layer && layer->qkv.quantised);
+    run->expanded_stride = is_quantised ? (size_t)widest * BD_BLOCK : 0;
 }
 
 static void lay_out(bd_run *run, arena *a) {
@@ -67,6 +72,7 @@ static void lay_out(bd_run *run, arena *a) {
     run->top.counts = take(a, threads * (size_t)run->num_head_rows, sizeof(int32_t));
     run->top.nonfinite = take(a, threads * (size_t)run->num_head_rows, sizeof(uint8_t));
     run->scratch = take(a, threads, run->scratch_bytes);
+    run->expanded = take(a, threads * run->expanded_stride, sizeof(uint16_t));
     run->partials = take(a, (size_t)run->num_partials * unit * (size_t)(run->dim_padded + 2),
                          sizeof(float));
     run->units = take(a, (size_t)run->num_units, sizeof(bd_unit));
