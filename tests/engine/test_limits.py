@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blockdraft.drafters.ngram import NgramDrafter
-from blockdraft.errors import CapacityError, ConfigError
+from blockdraft.errors import CapacityError
 from blockdraft.types import SamplingParams
 from tests.drafters.tiny import tiny_drafter
 from tests.fakes.codec import make_llm
@@ -122,11 +122,3 @@ def test_wide_blocks_next_to_a_row_at_its_limit() -> None:
     expected = ids_of(solo(target, prompts, params))
     llm = make_llm(target, script_for(target, prompts, params, accept_none, 100))
     assert ids_of(llm.generate(prompts, params)) == expected
-
-
-def test_sizes_of_a_run_are_checked() -> None:
-    from blockdraft.engine.llm import LLM
-
-    for sizes in ({"max_batch_size": 0}, {"prefill_chunk_len": 0}):
-        with pytest.raises(ConfigError, match="at least 1"):
-            LLM("no-such-target", **sizes)

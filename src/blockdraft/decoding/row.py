@@ -72,8 +72,8 @@ class Row:
         self.token_ids.extend(kept)
         if self.finish_reason is None and self.remaining_len == 0:
             self.finish_reason = "length"
-        if self.is_finished and self.tracker is not None:
-            self.tracker.finish()
+        if self.is_finished and self.tracker is not None and self.tracker.finish():
+            self.finish_reason = "stop"
         return kept
 
     def _follow_text(self, kept: list[int]) -> list[int]:

@@ -41,11 +41,13 @@ class TextTracker:
                 return i
         return None
 
-    def finish(self) -> None:
-        """The request ended otherwise: nothing is held back any more."""
-        if not self.is_stopped:
-            self._add(self._decoder.flush())
-            self.is_stopped = True
+    def finish(self) -> bool:
+        """The request ended: nothing is held back. Whether the last characters completed a stop."""
+        if self.is_stopped:
+            return False
+        is_stop = self._add(self._decoder.flush())
+        self.is_stopped = True
+        return is_stop
 
     def take(self) -> str:
         """New text that is safe to show."""

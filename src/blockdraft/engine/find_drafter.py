@@ -28,7 +28,7 @@ def find_drafter(
     if name != AUTO or num_draft_tokens == 0:
         wanted = NONE if name == AUTO else name
         return load_drafter(wanted, target, num_draft_tokens=num_draft_tokens)
-    folder = next(_candidates(target), None)
+    folder = next(_candidates(target, log), None)
     if folder is None:
         log(f"drafter: ngram lookup (no trained drafter is known for {target.info.name})")
         return load_drafter("ngram", target, num_draft_tokens=num_draft_tokens)
@@ -38,19 +38,20 @@ def find_drafter(
     return drafter
 
 
-def _candidates(target: Target) -> Iterator[Path]:
+def _candidates(target: Target, log: Callable[[str], None]) -> Iterator[Path]:
     for method in _SHIPPED_METHODS:
         folder = shipped_checkpoint(method, target.info.name)
         if folder is not None:
             yield folder
     own = cache_folder() / "drafters"
     for config in sorted(own.glob("*/config.json")):
-        if _records(config.parent, target):
+        if _recorded(config.parent, log) == target.info.fingerprint:
             yield config.parent
 
 
-def _records(folder: Path, target: Target) -> bool:
+def _recorded(folder: Path, log: Callable[[str], None]) -> str | None:
     try:
-        return recorded_target(folder) == target.info.fingerprint
-    except CheckpointError:  # a damaged neighbour must not stop what works without it
-        return False
+        return recorded_target(folder)
+    except CheckpointError as error:  # a damaged neighbour must not stop what works without it
+        log(f"drafter: passed over {folder} ({error})")
+        return None
