@@ -57,5 +57,6 @@ def test_a_phase_that_fails_is_counted_too(hands: list[float]) -> None:
             hands[0] += 3.0
             raise RuntimeError
 
-    pytest.raises(RuntimeError, failing)
+    with pytest.raises(RuntimeError):
+        failing()
     assert clock.since(mark).draft_s == 3.0
