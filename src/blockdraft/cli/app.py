@@ -28,8 +28,15 @@ app.command("inspect")(inspect)
 app.command("init-drafter")(init_drafter)
 
 
+#: Exit code after Ctrl-C, as shells count it: 128 and the signal's number.
+INTERRUPTED = 130
+
+
 def main() -> None:
-    """Run a command; a user's mistake prints one line. Exit code 1: failure, 2: wrong usage."""
+    """Run a command; whatever a user can cause prints one line.
+
+    Exit codes: 0, 1 for a failure, 2 for wrong usage, 130 after Ctrl-C.
+    """
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     warnings.showwarning = lambda message, *_: console.print(f"note: {message}", markup=False)
     try:
@@ -37,9 +44,19 @@ def main() -> None:
     except UserError as error:
         console.print(f"error: {error}", markup=False)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
-    except KeyboardInterrupt:
-        console.print("interrupted", markup=False)
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output has left, as `head` does
-        sys.stderr.close()
+    except UnicodeEncodeError as error:
+        part = ascii(error.object[error.start : error.end])
+        console.print(
+            f"error: the output is {error.encoding}, which cannot write {part}; "
+            "set PYTHONIOENCODING=utf-8",
+            markup=False,
+        )
         sys.exit(1)
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        console.print(f"error: {where}{error.strerror or error}", markup=False)
+        sys.exit(1)
+    except SystemExit as end:  # typer turns Ctrl-C into an exit code without a word
+        if end.code == INTERRUPTED:
+            console.print("interrupted", markup=False)
+        raise

@@ -37,8 +37,9 @@ def demo(
     from blockdraft.errors import ConfigError
     from blockdraft.types import SamplingParams
 
-    if rounds < 1:
-        raise ConfigError(f"--rounds is {rounds}; it must be at least 1")
+    for name, value, least in (("--rounds", rounds, 1), ("--max-tokens", max_tokens, 2)):
+        if value < least:
+            raise ConfigError(f"{name} is {value}; it must be at least {least} to measure speed")
     drafting: LLM = options.make_llm(
         target, drafter, dtype=dtype, exact=exact, num_draft_tokens=num_draft_tokens
     )
@@ -61,12 +62,20 @@ def demo(
 
 
 def rate(outputs: list[Output]) -> float:
-    """Median tokens/s after the first token."""
-    return statistics.median(
+    """Median tokens/s after the first token.
+
+    Raises: UserError if no answer is longer than that.
+    """
+    from blockdraft.errors import UserError
+
+    rates = [
         (out.usage.completion_tokens - 1) / out.timing.decode_s
         for out in outputs
         if out.usage.completion_tokens > 1
-    )
+    ]
+    if not rates:
+        raise UserError("the target ends its answer at the first token: no speed to measure")
+    return statistics.median(rates)
 
 
 def _show(prompt: str, runs: dict[str, list[Output]], llm: LLM) -> tuple[float, float, bool]:

@@ -16,24 +16,38 @@ if TYPE_CHECKING:
 
 
 def generate(
-    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.")],
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin, as it is.")],
     target: options.Target = "smollm2-135m",
     drafter: options.Drafter = "auto",
     no_drafter: options.NoDrafter = False,
     max_tokens: options.MaxTokens = 256,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this mass.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this sum.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Keep this many likeliest tokens; 0: all.")] = 0,
-    min_p: Annotated[float, typer.Option(help="Drop tokens below this share of the best.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="Of the random streams; else drawn.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Ends the text; may be repeated.")] = None,
+    min_p: Annotated[
+        float, typer.Option(help="Drop tokens less likely than this share of the likeliest one.")
+    ] = 0.0,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="The same seed gives the same text. If not given: a fresh one."),
+    ] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="End the text before this string; may be given several times."),
+    ] = None,
     system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="No chat template.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the prompt as it is: no chat template.")
+    ] = False,
     num_draft_tokens: options.NumDraftTokens = None,
     dtype: options.Dtype = None,
     exact: options.Exact = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    stats: Annotated[bool, typer.Option("--stats", help="Print the whole clock after.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, no text.")
+    ] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Afterwards say on stderr where the time went.")
+    ] = False,
 ) -> None:
     """Generate text: exactly what the target alone would write, faster."""
     from blockdraft.errors import ConfigError
@@ -41,6 +55,8 @@ def generate(
 
     if raw and system is not None:
         raise ConfigError("--raw and --system contradict each other; give one")
+    options.check_text("--system", system or "")
+    options.check_text("--stop", "".join(stop or ()))
     params = SamplingParams(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -50,6 +66,7 @@ def generate(
         seed=seed,
         stop=tuple(stop or ()),
     )
+    text = _read(prompt)
     llm: LLM = options.make_llm(
         target,
         drafter,
@@ -58,7 +75,6 @@ def generate(
         num_draft_tokens=num_draft_tokens,
         no_drafter=no_drafter,
     )
-    text = sys.stdin.read() if prompt == "-" else prompt
     output = _run(llm, _as_prompt(llm, text, system, raw), params, show=not as_json)
     if as_json:
         print(json.dumps(as_dict(llm, output), ensure_ascii=False))
@@ -67,6 +83,20 @@ def generate(
     if output.error is not None:
         options.note(f"error: {output.error}")
         raise typer.Exit(1)
+
+
+def _read(prompt: str) -> str:
+    """The prompt itself, checked before a model is loaded for it."""
+    from blockdraft.errors import ConfigError
+
+    try:
+        text = sys.stdin.read() if prompt == "-" else prompt
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"stdin is not {error.encoding} text; convert it first") from error
+    options.check_text("the prompt", text)
+    if not text:
+        raise ConfigError("the prompt is empty; give some text")
+    return text
 
 
 def _as_prompt(llm: LLM, text: str, system: str | None, raw: bool) -> Any:
@@ -79,12 +109,14 @@ def _as_prompt(llm: LLM, text: str, system: str | None, raw: bool) -> Any:
 
 def _run(llm: LLM, prompt: Any, params: Any, show: bool) -> Output:
     output = None
-    for piece in llm.stream(prompt, params):
-        if show:
-            print(piece.text, end="", flush=True)
-        output = piece.output or output
-    if show:
-        print()
+    try:
+        for piece in llm.stream(prompt, params):
+            if show:
+                print(piece.text, end="", flush=True)
+            output = piece.output or output
+    finally:
+        if show:  # also after Ctrl-C: what is said next begins a line
+            print()
     assert output is not None
     return output
 
@@ -136,12 +168,13 @@ def _print_stats(llm: LLM, output: Output) -> None:
         table.add_row(name, f"{seconds:.4f}", f"{share:.1%}")
     console = Console(stderr=True)
     console.print(table)
-    rate = (tokens - 1) / timing.decode_s if tokens > 1 and timing.decode_s else 0.0
+    rate = f", {(tokens - 1) / timing.decode_s:.1f}/s after the first" if tokens > 1 else ""
     length = speculation.mean_acceptance_length
     console.print(
-        f"drafter {llm.describe()['drafter']['name']}: {tokens} tokens, {rate:.1f} tokens/s after "
-        f"the first; {speculation.cycles} cycles, {speculation.accepted} of "
-        f"{speculation.drafted} drafted tokens accepted, "
-        + (f"{length:.2f} tokens a cycle" if length is not None else "no cycle"),
+        f"drafter: {llm.describe()['drafter']['name']}; tokens: {tokens}{rate}; drafts accepted: "
+        f"{speculation.accepted} of {speculation.drafted}; cycles: {speculation.cycles}"
+        + (f", {length:.2f} tokens each" if length is not None else ""),
+        markup=False,
         highlight=False,
+        soft_wrap=True,
     )

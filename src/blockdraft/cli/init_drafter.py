@@ -17,9 +17,13 @@ def init_drafter(
     layers: Annotated[int, typer.Option(help="Layers of the drafter.")] = 3,
     block_size: Annotated[int, typer.Option(help="Rows of a block, the anchor included.")] = 8,
     num_taps: Annotated[int, typer.Option(help="Target layers that are tapped.")] = 5,
-    window: Annotated[int | None, typer.Option(help="Sliding window; none: full.")] = 1024,
+    window: Annotated[
+        int, typer.Option(help="Context rows that a row sees; 0: the whole context.")
+    ] = 1024,
     selector_rank: Annotated[int, typer.Option(help="Width of the selector's codebooks.")] = 256,
-    mask_token_id: Annotated[int | None, typer.Option(help="A token never produced.")] = None,
+    mask_token_id: Annotated[
+        int | None, typer.Option(help="A token that text never holds. If not given: one is found.")
+    ] = None,
     copy_layers: Annotated[
         bool, typer.Option("--copy-layers", help="Start from the target's last layers.")
     ] = False,
@@ -33,7 +37,7 @@ def init_drafter(
         num_layers=layers,
         block_size=block_size,
         num_taps=num_taps,
-        window=window,
+        window=window or None,
         selector_rank=selector_rank,
         mask_token_id=mask_token_id,
         copy_layers=copy_layers,

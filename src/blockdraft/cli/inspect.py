@@ -12,8 +12,11 @@ def inspect(
     path: Annotated[Path, typer.Argument(help="Folder of a drafter checkpoint.")],
 ) -> None:
     """Check a drafter's files and say what it is; faults are named."""
+    from blockdraft.errors import ConfigError
     from blockdraft.interop.zlab import read_provenance, read_zlab
 
+    if not path.is_dir():
+        raise ConfigError(f"{path} is not a folder; give the folder of a drafter checkpoint")
     config, tensors = read_zlab(path)
     num_parameters = sum(tensor.numel() for tensor in tensors.values())
     num_bytes = sum(tensor.nbytes for tensor in tensors.values())

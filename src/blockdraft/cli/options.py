@@ -13,26 +13,52 @@ Target = Annotated[
 ]
 Drafter = Annotated[
     str,
-    typer.Option(help="auto, ngram, dflash2, dflash, none, or a checkpoint folder."),
+    typer.Option(
+        help="auto: the one made for the target, else ngram. Or ngram, dflash2, dflash, none, "
+        "or a checkpoint folder."
+    ),
 ]
-NoDrafter = Annotated[bool, typer.Option("--no-drafter", help="Decode plainly.")]
+NoDrafter = Annotated[bool, typer.Option("--no-drafter", help="The same as --drafter none.")]
 MaxTokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
 Dtype = Annotated[
     str | None,
-    typer.Option(help="float32 or bfloat16; bfloat16 where the machine computes in it."),
+    typer.Option(
+        help="float32 or bfloat16. If not given: bfloat16 where the processor computes in it, "
+        "else float32."
+    ),
 ]
 Exact = Annotated[
     bool,
-    typer.Option("--exact", help="bfloat16 with passes of one shape: drafting changes nothing."),
+    typer.Option(
+        "--exact",
+        help="Greedy text is that of plain decoding bit for bit, in bfloat16 too. Native kernels "
+        "are so without it.",
+    ),
 ]
 NumDraftTokens = Annotated[
-    int | None, typer.Option(help="Most tokens drafted a cycle; 0 decodes plainly.")
+    int | None,
+    typer.Option(
+        help="Most tokens drafted a cycle; 0 decodes plainly. If not given: the drafter's own."
+    ),
 ]
 
 
 def note(message: str) -> None:
     """One line for the user; results alone go to stdout."""
     print(message, file=sys.stderr, flush=True)
+
+
+def check_text(name: str, text: str) -> None:
+    """Raise ConfigError unless it can be written as UTF-8.
+
+    Bytes that are no text come from the shell and from stdin as lone surrogates.
+    """
+    from blockdraft.errors import ConfigError
+
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{name} is not UTF-8 text; convert it first") from error
 
 
 def make_llm(
