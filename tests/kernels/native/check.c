@@ -64,8 +64,8 @@ static bd_linear random_linear(int n, int k, int has_bias) {
 static bd_linear random_int8_linear(int n, int k) {
     bd_linear linear = random_linear(n, k, 1);
     size_t count = (size_t)round_up(n) * (size_t)linear.k_padded;
-    int8_t *quantised = allocate(count, sizeof *quantised);
-    for (size_t i = 0; i < count; i++) quantised[i] = (int8_t)(200.0f * uniform());
+    uint8_t *quantised = allocate(count, sizeof *quantised);
+    for (size_t i = 0; i < count; i++) quantised[i] = (uint8_t)(128.0f + 250.0f * uniform());
     free((void *)linear.packed);
     linear.packed = NULL;
     linear.quantised = quantised;

@@ -21,7 +21,7 @@ except ImportError:  # pragma: no cover
     fcntl = None  # type: ignore[assignment]
 
 SOURCE_DIR = Path(__file__).parent / "csrc"
-COMMON_UNITS = ("pool", "workspace", "layer", "attention", "rows", "output", "pass", "api")
+COMMON_UNITS = ("pool", "workspace", "layer", "attention", "rows", "output", "pass", "walk", "api")
 #: Sums keep their order: no -ffast-math, and no contraction that could differ between loops.
 BASE_FLAGS = (
     "-std=gnu11",
@@ -38,6 +38,7 @@ _AVX512_FLAGS = (
     "-mavx512bw",
     "-mavx512vl",
     "-mavx512dq",
+    "-mavx512vbmi",
     "-mavx512bf16",
     "-mfma",
     "-mprefer-vector-width=512",

@@ -29,8 +29,8 @@ class PackedLinear:
     A bfloat16 weight lies as `[outputs / 32][inputs / 2][2][16][2]`: one 64-byte load holds two
     consecutive inputs of 16 outputs, which is what one vdpbf16ps, and a row of one AMX tile,
     consumes. Both dimensions are padded to a multiple of 32 by zeros. An int8 weight is symmetric
-    with one scale for each output, its last two axes swapped; inputs stay bfloat16 and a block is
-    expanded to bfloat16 exactly when it is used.
+    with one scale for each output; inputs stay bfloat16, and a block of weights is expanded to
+    bfloat16, which holds 8 bits exactly, when it is used.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class PackedLinear:
         if dtype == torch.int8:
             rounded, scales = quantise(weight)
             self.scales = _padded_vector(scales)
-            self.packed.view(-1, k // 2, 2, 2, LANES).copy_(_quantised_blocks(rounded))
+            self.packed.view(-1, k // 2, 4, 2, 4, 2).copy_(_quantised_blocks(rounded))
         else:
             self.packed.view(torch.int32).squeeze(-1).copy_(_blocks(weight))
         self.struct = structs.LinearStruct(
@@ -179,8 +179,11 @@ def _blocks(weight: Tensor) -> Tensor:
 
 
 def _quantised_blocks(weight: Tensor) -> Tensor:
+    """Sign and magnitude, in the order of csrc/expand.h."""
     padded = _padded_matrix(weight)
-    return padded.view(-1, 2, LANES, padded.shape[1] // 2, 2).permute(0, 3, 1, 4, 2)
+    signs = padded < 0
+    bytes_ = padded.abs().bitwise_or(signs.to(torch.int8).bitwise_left_shift(7))
+    return bytes_.view(-1, 2, 4, 4, padded.shape[1] // 2, 2).permute(0, 4, 2, 1, 3, 5)
 
 
 def _padded_vector(vector: Tensor) -> Tensor:

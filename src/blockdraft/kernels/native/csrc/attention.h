@@ -157,10 +157,11 @@ static void bd_weigh_row(const float *scores, float scale, int first, int last, 
 
 static void bd_tile_all(const uint16_t *x, ptrdiff_t x_stride, int num_rows, const uint16_t *block,
                         int k_padded, float *out, ptrdiff_t out_stride) {
+    bd_ahead nothing = {(const char *)block, 0};
     for (int row = 0; row < num_rows; row += BD_TILE_ROWS) {
         int count = num_rows - row < BD_TILE_ROWS ? num_rows - row : BD_TILE_ROWS;
-        bd_tile(x + row * x_stride, x_stride, count, block, k_padded, out + row * out_stride,
-                out_stride);
+        bd_tile(x + row * x_stride, x_stride, count, block, k_padded, nothing,
+                out + row * out_stride, out_stride);
     }
 }
 

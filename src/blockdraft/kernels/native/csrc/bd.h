@@ -24,11 +24,11 @@ enum { BD_OUT_F32 = 0, BD_OUT_BF16 = 1 };
 /* y = W x + bias, zeros where padded.
  *
  * bfloat16 weights are packed as [num_blocks][k_padded / 2][2][16 outputs][2 inputs]. Of int8
- * weights, W = scales * quantised, the last two axes are swapped; a block of them is expanded to
- * bfloat16, which is exact, when it is used. */
+ * weights, W = scales * quantised; a block of them is expanded to bfloat16, which is exact, when it
+ * is used (their order: expand.h). */
 typedef struct {
     const uint16_t *packed;   /* NULL for int8 weights */
-    const int8_t *quantised;  /* NULL for bfloat16 weights */
+    const uint8_t *quantised; /* NULL for bfloat16 weights */
     const float *scales;      /* [num_blocks * 32], with `quantised` */
     const float *bias;        /* [num_blocks * 32] or NULL */
     int32_t n, k, k_padded, num_blocks;

@@ -52,16 +52,16 @@ static void bd_select_row(const bd_top *top, int row, const float *logits, int c
 static void bd_select_top(const bd_product *product, int first, int last, const bd_top *top) {
     float tile[BD_TILE_ROWS * BD_BLOCK];
     const bd_linear *head = product->linear;
-    for (int block = first; block < last; block++) {
-        int columns = head->n - block * BD_BLOCK < BD_BLOCK ? head->n - block * BD_BLOCK : BD_BLOCK;
-        const uint16_t *weights = bd_block(product, block);
+    for (int index = first; index < last; index++) {
+        int columns = head->n - index * BD_BLOCK < BD_BLOCK ? head->n - index * BD_BLOCK : BD_BLOCK;
+        bd_block block = bd_get_block(product, index);
         for (int row = 0; row < product->num_rows; row += BD_TILE_ROWS) {
             int left = product->num_rows - row;
             int count = left < BD_TILE_ROWS ? left : BD_TILE_ROWS;
-            bd_product_tile(product, row, count, block, weights, tile);
+            bd_product_tile(product, row, count, index, block, tile);
             for (int r = 0; r < count; r++)
                 bd_select_row(top, row + r, tile + r * BD_BLOCK, columns,
-                              (int64_t)block * BD_BLOCK);
+                              (int64_t)index * BD_BLOCK);
         }
     }
 }

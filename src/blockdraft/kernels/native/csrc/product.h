@@ -2,13 +2,14 @@
 #ifndef BD_PRODUCT_H
 #define BD_PRODUCT_H
 
+#include "expand.h"
 #include "kernels.h"
 #include "tile.h"
 #include "vec.h"
 
 /* Rows whose inputs stay in the second-level cache while a block of weights passes by. */
 #define BD_ROWS_AT_ONCE 256
-#define BD_EXPAND_AHEAD 2048
+#define BD_BYTES_AHEAD 4096
 
 BD_INLINE bd_f32v bd_silu(bd_f32v x) { return x / (bd_exp(-x) + 1.0f); }
 
@@ -64,33 +65,34 @@ static void bd_put(const bd_product *product, float *tile, int row, int num_rows
                    (row + r) * product->out_stride + block * BD_BLOCK, columns);
 }
 
-/* One block of int8 weights as bfloat16: an integer of 8 bits is exact in it. */
-static void bd_expand(const int8_t *from, int k_padded, uint16_t *to) {
-    for (int step = 0; step < k_padded; step++, from += 2 * BD_LANES, to += 2 * BD_LANES) {
-        __builtin_prefetch((const char *)from + BD_EXPAND_AHEAD);
-        bd_u32v even = (bd_u32v)bd_load_i8(from), odd = (bd_u32v)bd_load_i8(from + BD_LANES);
-        bd_u32v pairs = (even >> 16) | (odd & 0xffff0000u);
-        memcpy(to, &pairs, sizeof pairs);
-    }
-}
+/* Weights of one block in bfloat16, and where the bytes lie that are needed after them. */
+typedef struct {
+    const uint16_t *weights;
+    bd_ahead ahead;
+} bd_block;
 
-/* Weights of one block in bfloat16; stays valid until the next call with this product. */
-BD_INLINE const uint16_t *bd_block(const bd_product *product, int block) {
+/* Stays valid until the next call with this product. */
+BD_INLINE bd_block bd_get_block(const bd_product *product, int block) {
     const bd_linear *linear = product->linear;
-    ptrdiff_t at = (ptrdiff_t)block * BD_BLOCK * linear->k_padded;
-    if (linear->packed) return linear->packed + at;
-    bd_expand(linear->quantised + at, linear->k_padded, product->expanded);
-    return product->expanded;
+    ptrdiff_t size = (ptrdiff_t)BD_BLOCK * linear->k_padded;
+    if (linear->packed) {
+        const uint16_t *weights = linear->packed + block * size;
+        return (bd_block){weights, {(const char *)weights + BD_BYTES_AHEAD, 128}};
+    }
+    const uint8_t *quantised = linear->quantised + block * size;
+    bd_expand(quantised, linear->k_padded, product->expanded);
+    /* While the expanded block is used, the next one comes from memory. */
+    return (bd_block){product->expanded, {(const char *)(quantised + size), 64}};
 }
 
 /* The tile of rows [row, row + count) and one block of weights, scaled and with its bias. */
-BD_INLINE void bd_product_tile(const bd_product *product, int row, int count, int block,
-                               const uint16_t *weights, float *tile) {
+BD_INLINE void bd_product_tile(const bd_product *product, int row, int count, int index,
+                               bd_block block, float *tile) {
     const bd_linear *linear = product->linear;
-    bd_tile(product->x + row * product->x_stride, product->x_stride, count, weights,
-            linear->k_padded, tile, BD_BLOCK);
-    if (linear->scales) bd_scale(tile, count, linear->scales + block * BD_BLOCK);
-    if (linear->bias) bd_add_bias(tile, count, linear->bias + block * BD_BLOCK);
+    bd_tile(product->x + row * product->x_stride, product->x_stride, count, block.weights,
+            linear->k_padded, block.ahead, tile, BD_BLOCK);
+    if (linear->scales) bd_scale(tile, count, linear->scales + index * BD_BLOCK);
+    if (linear->bias) bd_add_bias(tile, count, linear->bias + index * BD_BLOCK);
 }
 
 static void bd_multiply(const bd_product *product, int first, int last) {
@@ -98,12 +100,12 @@ static void bd_multiply(const bd_product *product, int first, int last) {
     for (int from = 0; from < product->num_rows; from += BD_ROWS_AT_ONCE) {
         int to = product->num_rows - from < BD_ROWS_AT_ONCE ? product->num_rows
                                                             : from + BD_ROWS_AT_ONCE;
-        for (int block = first; block < last; block++) {
-            const uint16_t *weights = bd_block(product, block);
+        for (int index = first; index < last; index++) {
+            bd_block block = bd_get_block(product, index);
             for (int row = from; row < to; row += BD_TILE_ROWS) {
                 int count = to - row < BD_TILE_ROWS ? to - row : BD_TILE_ROWS;
-                bd_product_tile(product, row, count, block, weights, tile);
-                bd_put(product, tile, row, count, block);
+                bd_product_tile(product, row, count, index, block, tile);
+                bd_put(product, tile, row, count, index);
             }
         }
     }

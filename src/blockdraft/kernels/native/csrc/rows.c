@@ -12,11 +12,14 @@ static void unpack_row(const bd_linear *linear, int64_t id, uint16_t *out) {
 }
 
 static void unpack_quantised_row(const bd_linear *linear, int64_t id, float scale, float *out) {
-    const int8_t *block = linear->quantised + id / BD_BLOCK * BD_BLOCK * linear->k_padded;
+    const uint8_t *block = linear->quantised + id / BD_BLOCK * BD_BLOCK * linear->k_padded;
     ptrdiff_t half = id % BD_BLOCK / BD_LANES, lane = id % BD_LANES;
-    for (int k = 0; k < linear->k_padded; k++)
-        out[k] = scale * linear->scales[id] *
-                 block[(ptrdiff_t)(k / 2) * 2 * BD_BLOCK + half * BD_BLOCK + k % 2 * BD_LANES + lane];
+    const uint8_t *pairs = block + lane / 4 * 16 + half * 8 + lane % 4 * 2;
+    for (int k = 0; k < linear->k_padded; k++) {
+        uint8_t byte = pairs[(ptrdiff_t)(k / 2) * 2 * BD_BLOCK + k % 2];
+        float magnitude = (float)(byte & 0x7f) * linear->scales[id] * scale;
+        out[k] = byte & 0x80 ? -magnitude : magnitude;
+    }
 }
 
 void bd_embed_phase(bd_thread *t) {

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #define BD_TILE_ROWS 32
-#define BD_PREFETCH_BYTES 4096
 
 /* Rows the tile registers are shaped for in this thread; 0: not shaped yet. */
 static _Thread_local int bd_shaped_rows = 0;
@@ -52,17 +51,18 @@ static void bd_shape_tiles(int num_rows) {
     bd_shaped_rows = num_rows;
 }
 
-BD_INLINE void bd_prefetch_step(const uint16_t *block) {
-    for (int line = 0; line < 32; line++)
-        _mm_prefetch((const char *)block + BD_PREFETCH_BYTES + 64 * line, _MM_HINT_T0);
+BD_INLINE void bd_prefetch_step(bd_ahead *ahead) {
+    for (int line = 0; line < ahead->bytes / 4; line++)
+        _mm_prefetch(ahead->at + 64 * line, _MM_HINT_T0);
+    ahead->at += 16 * ahead->bytes;
 }
 
 static void bd_tile_16(const uint16_t *x, size_t x_bytes, const uint16_t *block, int k_padded,
-                       float *out, size_t out_bytes) {
+                       bd_ahead ahead, float *out, size_t out_bytes) {
     _tile_zero(SUM_A_LOW);
     _tile_zero(SUM_A_HIGH);
     for (int k = 0; k < k_padded; k += 32, block += 32 * BD_BLOCK) {
-        bd_prefetch_step(block);
+        bd_prefetch_step(&ahead);
         _tile_loadd(ROWS_A, x + k, x_bytes);
         _tile_loadd(WEIGHT_LOW, block, 4 * BD_BLOCK);
         _tile_dpbf16ps(SUM_A_LOW, ROWS_A, WEIGHT_LOW);
@@ -74,7 +74,7 @@ static void bd_tile_16(const uint16_t *x, size_t x_bytes, const uint16_t *block,
 }
 
 static void bd_tile_32(const uint16_t *x, ptrdiff_t x_stride, const uint16_t *block, int k_padded,
-                       float *out, ptrdiff_t out_stride) {
+                       bd_ahead ahead, float *out, ptrdiff_t out_stride) {
     size_t x_bytes = 2 * (size_t)x_stride, out_bytes = 4 * (size_t)out_stride;
     const uint16_t *x_b = x + 16 * x_stride;
     float *out_b = out + 16 * out_stride;
@@ -83,7 +83,7 @@ static void bd_tile_32(const uint16_t *x, ptrdiff_t x_stride, const uint16_t *bl
     _tile_zero(SUM_B_LOW);
     _tile_zero(SUM_B_HIGH);
     for (int k = 0; k < k_padded; k += 32, block += 32 * BD_BLOCK) {
-        bd_prefetch_step(block);
+        bd_prefetch_step(&ahead);
         _tile_loadd(ROWS_A, x + k, x_bytes);
         _tile_loadd(ROWS_B, x_b + k, x_bytes);
         _tile_loadd(WEIGHT_LOW, block, 4 * BD_BLOCK);
@@ -100,12 +100,12 @@ static void bd_tile_32(const uint16_t *x, ptrdiff_t x_stride, const uint16_t *bl
 }
 
 static void bd_tile(const uint16_t *x, ptrdiff_t x_stride, int num_rows, const uint16_t *block,
-                    int k_padded, float *out, ptrdiff_t out_stride) {
+                    int k_padded, bd_ahead ahead, float *out, ptrdiff_t out_stride) {
     if (bd_shaped_rows != num_rows) bd_shape_tiles(num_rows);
     if (num_rows <= 16)
-        bd_tile_16(x, 2 * (size_t)x_stride, block, k_padded, out, 4 * (size_t)out_stride);
+        bd_tile_16(x, 2 * (size_t)x_stride, block, k_padded, ahead, out, 4 * (size_t)out_stride);
     else
-        bd_tile_32(x, x_stride, block, k_padded, out, out_stride);
+        bd_tile_32(x, x_stride, block, k_padded, ahead, out, out_stride);
 }
 
 #endif

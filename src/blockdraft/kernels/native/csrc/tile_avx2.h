@@ -57,7 +57,8 @@ BD_INLINE void bd_tile_rows(const int num_rows, const uint16_t *x, ptrdiff_t x_s
 }
 
 static void bd_tile(const uint16_t *x, ptrdiff_t x_stride, int num_rows, const uint16_t *block,
-                    int k_padded, float *out, ptrdiff_t out_stride) {
+                    int k_padded, bd_ahead ahead, float *out, ptrdiff_t out_stride) {
+    (void)ahead; /* the hardware prefetcher keeps up with the arithmetic */
     switch (num_rows) {
         case 1: bd_tile_rows(1, x, x_stride, block, k_padded, out, out_stride); break;
         case 2: bd_tile_rows(2, x, x_stride, block, k_padded, out, out_stride); break;

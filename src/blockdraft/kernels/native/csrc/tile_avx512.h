@@ -7,7 +7,6 @@
 #include <immintrin.h>
 
 #define BD_TILE_ROWS 8
-#define BD_PREFETCH_BYTES 2048
 
 BD_INLINE void bd_thread_begin(void) {}
 BD_INLINE void bd_thread_end(void) {}
@@ -20,13 +19,14 @@ BD_INLINE __m512bh bd_pair(const uint16_t *x) {
 
 /* Every row has its own two sums, whatever `num_rows` is: the order of a sum never changes. */
 BD_INLINE void bd_tile_rows(const int num_rows, const uint16_t *x, ptrdiff_t x_stride,
-                            const uint16_t *block, int k_padded, float *out,
+                            const uint16_t *block, int k_padded, bd_ahead ahead, float *out,
                             ptrdiff_t out_stride) {
     __m512 low[BD_TILE_ROWS], high[BD_TILE_ROWS];
     for (int r = 0; r < num_rows; r++) low[r] = high[r] = _mm512_setzero_ps();
     for (int k = 0; k < k_padded; k += 2, block += 2 * BD_BLOCK) {
-        _mm_prefetch((const char *)block + BD_PREFETCH_BYTES, _MM_HINT_T0);
-        _mm_prefetch((const char *)block + BD_PREFETCH_BYTES + 64, _MM_HINT_T0);
+        _mm_prefetch(ahead.at, _MM_HINT_T0);
+        _mm_prefetch(ahead.at + ahead.bytes / 2, _MM_HINT_T0);
+        ahead.at += ahead.bytes;
         __m512bh w_low = (__m512bh)_mm512_loadu_si512(block);
         __m512bh w_high = (__m512bh)_mm512_loadu_si512(block + BD_BLOCK);
         for (int r = 0; r < num_rows; r++) {
@@ -42,9 +42,9 @@ BD_INLINE void bd_tile_rows(const int num_rows, const uint16_t *x, ptrdiff_t x_s
 }
 
 static void bd_tile(const uint16_t *x, ptrdiff_t x_stride, int num_rows, const uint16_t *block,
-                    int k_padded, float *out, ptrdiff_t out_stride) {
+                    int k_padded, bd_ahead ahead, float *out, ptrdiff_t out_stride) {
 #define CASE(n) \
-    case n: bd_tile_rows(n, x, x_stride, block, k_padded, out, out_stride); break
+    case n: bd_tile_rows(n, x, x_stride, block, k_padded, ahead, out, out_stride); break
     switch (num_rows) {
         CASE(1);
         CASE(2);
@@ -53,7 +53,7 @@ static void bd_tile(const uint16_t *x, ptrdiff_t x_stride, int num_rows, const u
         CASE(5);
         CASE(6);
         CASE(7);
-        default: bd_tile_rows(8, x, x_stride, block, k_padded, out, out_stride);
+        default: bd_tile_rows(8, x, x_stride, block, k_padded, ahead, out, out_stride);
     }
 #undef CASE
 }

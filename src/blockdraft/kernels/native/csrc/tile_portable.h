@@ -13,7 +13,8 @@ BD_INLINE void bd_thread_end(void) {}
  *
  * num_rows is 1..BD_TILE_ROWS; `block` is packed [k_padded / 2][2][16][2]. */
 static void bd_tile(const uint16_t *x, ptrdiff_t x_stride, int num_rows, const uint16_t *block,
-                    int k_padded, float *out, ptrdiff_t out_stride) {
+                    int k_padded, bd_ahead ahead, float *out, ptrdiff_t out_stride) {
+    (void)ahead;
     float sum[BD_TILE_ROWS][BD_BLOCK] = {{0}};
     for (int k = 0; k < k_padded; k += 2, block += 2 * BD_BLOCK) {
         float even[BD_BLOCK], odd[BD_BLOCK];

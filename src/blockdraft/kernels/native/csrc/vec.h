@@ -12,7 +12,6 @@
 typedef float bd_f32v __attribute__((vector_size(64)));
 typedef int32_t bd_i32v __attribute__((vector_size(64)));
 typedef uint32_t bd_u32v __attribute__((vector_size(64)));
-typedef int8_t bd_i8v __attribute__((vector_size(16)));
 typedef uint16_t bd_u16v __attribute__((vector_size(32)));
 
 #define BD_INLINE static inline __attribute__((always_inline))
@@ -32,6 +31,12 @@ BD_INLINE bd_f32v bd_splat(float value) { return value - (bd_f32v){0}; }
 BD_INLINE bd_f32v bd_select(bd_i32v mask, bd_f32v yes, bd_f32v no) {
     return (bd_f32v)((mask & (bd_i32v)yes) | (~mask & (bd_i32v)no));
 }
+
+/* What will be needed soon: `bytes` more of it for every pair of inputs (128 bytes of weights). */
+typedef struct {
+    const char *at;
+    int bytes; /* 128 or 64; 0 for nothing */
+} bd_ahead;
 
 /* a * b + c, rounded once where the instruction set can. */
 BD_INLINE bd_f32v bd_fma(bd_f32v a, bd_f32v b, bd_f32v c) {
@@ -114,12 +119,6 @@ BD_INLINE bd_f32v bd_load_bf16(const uint16_t *from) {
     bd_u16v raw;
     memcpy(&raw, from, sizeof raw);
     return (bd_f32v)(__builtin_convertvector(raw, bd_u32v) << 16);
-}
-
-BD_INLINE bd_f32v bd_load_i8(const int8_t *from) {
-    bd_i8v raw;
-    memcpy(&raw, from, sizeof raw);
-    return __builtin_convertvector(__builtin_convertvector(raw, bd_i32v), bd_f32v);
 }
 
 BD_INLINE float bd_widen(uint16_t value) {
