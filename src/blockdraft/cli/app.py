@@ -40,7 +40,7 @@ def main() -> None:
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     warnings.showwarning = lambda message, *_: console.print(f"note: {message}", markup=False)
     try:
-        app()
+        app(prog_name="blockdraft")
     except UserError as error:
         console.print(f"error: {error}", markup=False)
         sys.exit(2 if isinstance(error, ConfigError) else 1)

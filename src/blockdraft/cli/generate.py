@@ -108,14 +108,15 @@ def _as_prompt(llm: LLM, text: str, system: str | None, raw: bool) -> Any:
 
 
 def _run(llm: LLM, prompt: Any, params: Any, show: bool) -> Output:
-    output = None
+    output, is_line_open = None, False
     try:
         for piece in llm.stream(prompt, params):
             if show:
                 print(piece.text, end="", flush=True)
+                is_line_open = True
             output = piece.output or output
     finally:
-        if show:  # also after Ctrl-C: what is said next begins a line
+        if is_line_open:  # also after Ctrl-C: what is said next begins a line
             print()
     assert output is not None
     return output
