@@ -16,8 +16,9 @@ from blockdraft.types import Proposal
 @torch.inference_mode()
 def admit(state: DecodeState, rows: Sequence[Row]) -> None:
     """Add rows to the batch: run their prompts and commit the first token of each."""
+    mark = state.clock.mark()
     for row in rows:
-        row.mark = state.clock.mark()
+        row.mark = row.mark or mark
     for group in _groups(rows, state.prefill_chunk_len):
         first_slot = len(state.rows)
         state.rows.extend(group)

@@ -158,13 +158,12 @@ class BlockModel:
         cap = self.config.final_logit_softcapping
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
-    def draft_lens(self, batch: DraftBatch, sums: Float[Tensor, "b"]) -> tuple[int, ...]:
-        """Tokens each row may use: none where its scores (here: summed) are not finite.
+    def draft_lens(self, batch: DraftBatch, is_finite: Sequence[bool]) -> tuple[int, ...]:
+        """Tokens each row may use: none where its scores are not finite.
 
         Whether a row is refused depends on its scores alone, never on what was drawn from them, so
         that the proposal stays exact. Says so once.
         """
-        is_finite = torch.isfinite(sums).tolist()
         if not all(is_finite) and not self._has_warned:
             self._has_warned = True
             warnings.warn(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
+from jaxtyping import Float32
 from torch import Tensor
 
 from blockdraft.cache.base import DraftContext
@@ -77,7 +78,7 @@ class DFlashDrafter(Drafter):
 
     def _select_best(self, drafted: DraftedBlock, batch: DraftBatch) -> Proposal:
         values, ids = drafted.best(1)
-        return Proposal(ids[..., 0], self.model.draft_lens(batch, values.sum((1, 2))))
+        return Proposal(ids[..., 0], self.model.draft_lens(batch, _finite_rows(values)))
 
     def _sample(
         self, drafted: DraftedBlock, batch: DraftBatch, temperatures: Sequence[float | None]
@@ -86,6 +87,11 @@ class DFlashDrafter(Drafter):
         k = drafted.hidden.shape[1]
         values, ids = drafted.best(SUPPORT)
         scores = self.model.transform(values)
-        lens = self.model.draft_lens(batch, scores.sum((1, 2)))
+        lens = self.model.draft_lens(batch, _finite_rows(scores))
         chosen, q = draw_slots(scores.nan_to_num(), temperatures, batch.uniforms[:, :k])
         return Proposal(ids.gather(-1, chosen[..., None])[..., 0], lens, ids, q)
+
+
+def _finite_rows(scores: Float32[Tensor, "b k c"]) -> list[bool]:
+    is_finite: list[bool] = torch.isfinite(scores.sum((1, 2))).tolist()
+    return is_finite

@@ -9,8 +9,9 @@ Source: DFlash 2 (inco.ai/blog/dflash2, August 2026).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float32, Int64
@@ -99,14 +100,40 @@ class DFlash2Drafter(Drafter):
         return Lattice(ids, scores)
 
     def select(self, drafted: DraftedBlock, batch: DraftBatch) -> Proposal:
+        if drafted.top is not None and all(t is None for t in sampling_temperatures(batch)):
+            return self._walk_natively(drafted, batch)
         lattice = self.lattice(drafted, batch.anchor_ids)
-        lens = self.model.draft_lens(batch, lattice.scores.sum((1, 2, 3)))
+        is_finite = torch.isfinite(lattice.scores.sum((1, 2, 3))).tolist()
+        lens = self.model.draft_lens(batch, is_finite)
         temperatures = sampling_temperatures(batch)
         if all(t is None for t in temperatures):
             return Proposal(_tokens(lattice, walk_greedy(lattice.scores)), lens)
         assert batch.uniforms is not None, "sampled rows need uniforms"
         paths, q = walk_sampled(lattice.scores.nan_to_num(), temperatures, batch.uniforms)
         return Proposal(_tokens(lattice, paths), lens, lattice.ids, q)
+
+    def _walk_natively(self, drafted: DraftedBlock, batch: DraftBatch) -> Proposal:
+        """The greedy walk in C, which scores only the edges it passes."""
+        from blockdraft.kernels.native.walk import walk_greedy as walk
+
+        values, ids = drafted.best(self.model.config.selector_top_k)
+        gate = self._native_gate(drafted.hidden)
+        path, is_finite = walk(
+            gate,
+            self.model.transform(values).contiguous(),
+            ids.contiguous(),
+            batch.anchor_ids,
+            self._predecessors,
+            self._successors,
+        )
+        return Proposal(path, self.model.draft_lens(batch, is_finite.tolist()))
+
+    @cached_property
+    def _native_gate(self) -> Callable[[Tensor], Tensor]:
+        from blockdraft.kernels.native import NativeLinear
+
+        linear = NativeLinear(self._projection)
+        return lambda hidden: linear(hidden, torch.float32)
 
 
 def _tokens(lattice: Lattice, paths: Paths) -> Int64[Tensor, "b k"]:

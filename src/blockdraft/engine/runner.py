@@ -34,7 +34,8 @@ class Runner:
     def __init__(
         self, target: Target, drafter: Drafter | None, rows: Sequence[Row], limits: RunnerLimits
     ) -> None:
-        self._rows = list(rows)
+        self._rows, clock = list(rows), Clock(target.device)
+        started = clock.mark()
         num_slots = max(1, min(limits.max_batch_size, len(rows)))
         max_len = max((row.limit_len for row in rows), default=1)
         # A row at its limit is padded to the widest block of the batch: its cache needs that room.
@@ -46,10 +47,12 @@ class Runner:
             drafter=drafter,
             cache=target.new_cache(num_slots, max_len + padding),
             context=None if drafter is None else drafter.new_context(num_slots, max_len),
-            clock=Clock(target.device),
+            clock=clock,
             prefill_chunk_len=limits.prefill_chunk_len,
         )
         self._ids = {id(row): i for i, row in enumerate(rows)}
+        for row in self._rows[:num_slots]:
+            row.mark = started  # making the cache is part of the first rows' time
 
     def run(self) -> Iterator[list[int]]:
         """Advance cycle by cycle; yields the indices of the rows that changed."""
