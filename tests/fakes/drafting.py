@@ -52,7 +52,11 @@ class SparseDrafter(Drafter):
             best = torch.nn.functional.one_hot(self.q_probs[last].argmax(-1), self.q_ids.shape[1])
             law = torch.where(greedy, best.float(), self.q_probs[last])
             told = torch.where(greedy, best.float(), self.told_probs[last])
-            u = torch.zeros(len(last)) if batch.uniforms is None else batch.uniforms[:, j]
+            u = (
+                torch.zeros(len(last), dtype=torch.float64)
+                if batch.uniforms is None
+                else batch.uniforms[:, j]
+            )
             support = self.q_ids[last]
             last = support.gather(1, draw(law, u)[:, None])[:, 0]
             ids.append(last), supports.append(support), laws.append(told)
