@@ -6,6 +6,7 @@
 #ifndef BD_H
 #define BD_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define BD_ABI_VERSION 2

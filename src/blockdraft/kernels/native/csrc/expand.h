@@ -12,6 +12,9 @@
 
 #if defined(__AVX512VBMI__)
 
+/* Tiles of few rows expand weights as they go; the order of their sums is the same. */
+#define BD_EXPANDS_IN_TILE 1
+
 /* Low and high byte of the bfloat16 of 0..127. */
 static uint8_t bd_low_bytes[128], bd_high_bytes[128];
 
@@ -23,24 +26,44 @@ __attribute__((constructor)) static void bd_fill_tables(void) {
     }
 }
 
+typedef struct {
+    __m512i low[2], high[2], sign;
+} bd_tables;
+
+BD_INLINE bd_tables bd_load_tables(void) {
+    return (bd_tables){
+        {_mm512_loadu_si512(bd_low_bytes), _mm512_loadu_si512(bd_low_bytes + 64)},
+        {_mm512_loadu_si512(bd_high_bytes), _mm512_loadu_si512(bd_high_bytes + 64)},
+        _mm512_set1_epi8((char)0x80),
+    };
+}
+
+/* The weights of two inputs: outputs 0..15 and 16..31. */
+BD_INLINE void bd_expand_pair(const bd_tables *tables, const uint8_t *from, __m512i *first,
+                              __m512i *second) {
+    _mm_prefetch((const char *)from + BD_EXPAND_AHEAD, _MM_HINT_T0);
+    __m512i weights = _mm512_loadu_si512(from);
+    /* The look-up takes seven bits of each byte: the magnitude. */
+    __m512i low = _mm512_permutex2var_epi8(tables->low[0], weights, tables->low[1]);
+    __m512i high = _mm512_permutex2var_epi8(tables->high[0], weights, tables->high[1]);
+    high = _mm512_or_si512(high, _mm512_and_si512(weights, tables->sign));
+    *first = _mm512_unpacklo_epi8(low, high);
+    *second = _mm512_unpackhi_epi8(low, high);
+}
+
 static void bd_expand(const uint8_t *from, int k_padded, uint16_t *to) {
-    const __m512i sign = _mm512_set1_epi8((char)0x80);
-    __m512i low_a = _mm512_loadu_si512(bd_low_bytes), low_b = _mm512_loadu_si512(bd_low_bytes + 64);
-    __m512i high_a = _mm512_loadu_si512(bd_high_bytes);
-    __m512i high_b = _mm512_loadu_si512(bd_high_bytes + 64);
+    bd_tables tables = bd_load_tables();
     for (int k = 0; k < k_padded; k += 2, from += 64, to += 64) {
-        _mm_prefetch((const char *)from + BD_EXPAND_AHEAD, _MM_HINT_T0);
-        __m512i weights = _mm512_loadu_si512(from);
-        /* The look-up takes seven bits of each byte: the magnitude. */
-        __m512i low = _mm512_permutex2var_epi8(low_a, weights, low_b);
-        __m512i high = _mm512_permutex2var_epi8(high_a, weights, high_b);
-        high = _mm512_or_si512(high, _mm512_and_si512(weights, sign));
-        _mm512_storeu_si512(to, _mm512_unpacklo_epi8(low, high));
-        _mm512_storeu_si512(to + 32, _mm512_unpackhi_epi8(low, high));
+        __m512i first, second;
+        bd_expand_pair(&tables, from, &first, &second);
+        _mm512_storeu_si512(to, first);
+        _mm512_storeu_si512(to + 32, second);
     }
 }
 
 #else
+
+#define BD_EXPANDS_IN_TILE 0
 
 static uint16_t bd_bf16_of_byte[256];
 

@@ -65,10 +65,12 @@ static void bd_put(const bd_product *product, float *tile, int row, int num_rows
                    (row + r) * product->out_stride + block * BD_BLOCK, columns);
 }
 
-/* Weights of one block in bfloat16, and where the bytes lie that are needed after them. */
+/* Weights of one block in bfloat16, and where the bytes lie that are needed after them; or int8
+ * weights for a tile that expands them itself. */
 typedef struct {
     const uint16_t *weights;
     bd_ahead ahead;
+    const uint8_t *quantised;
 } bd_block;
 
 /* Stays valid until the next call with this product. */
@@ -77,20 +79,29 @@ BD_INLINE bd_block bd_get_block(const bd_product *product, int block) {
     ptrdiff_t size = (ptrdiff_t)BD_BLOCK * linear->k_padded;
     if (linear->packed) {
         const uint16_t *weights = linear->packed + block * size;
-        return (bd_block){weights, {(const char *)weights + BD_BYTES_AHEAD, 128}};
+        return (bd_block){weights, {(const char *)weights + BD_BYTES_AHEAD, 128}, NULL};
     }
     const uint8_t *quantised = linear->quantised + block * size;
+    if (BD_EXPANDS_IN_TILE && product->num_rows <= BD_TILE_ROWS)
+        return (bd_block){NULL, {NULL, 0}, quantised};
     bd_expand(quantised, linear->k_padded, product->expanded);
     /* While the expanded block is used, the next one comes from memory. */
-    return (bd_block){product->expanded, {(const char *)(quantised + size), 64}};
+    return (bd_block){product->expanded, {(const char *)(quantised + size), 64}, NULL};
 }
 
 /* The tile of rows [row, row + count) and one block of weights, scaled and with its bias. */
 BD_INLINE void bd_product_tile(const bd_product *product, int row, int count, int index,
                                bd_block block, float *tile) {
     const bd_linear *linear = product->linear;
-    bd_tile(product->x + row * product->x_stride, product->x_stride, count, block.weights,
-            linear->k_padded, block.ahead, tile, BD_BLOCK);
+    const uint16_t *x = product->x + row * product->x_stride;
+    if (block.weights)
+        bd_tile(x, product->x_stride, count, block.weights, linear->k_padded, block.ahead, tile,
+                BD_BLOCK);
+#if BD_EXPANDS_IN_TILE
+    else
+        bd_tile_int8(x, product->x_stride, count, block.quantised, linear->k_padded, tile,
+                     BD_BLOCK);
+#endif
     if (linear->scales) bd_scale(tile, count, linear->scales + index * BD_BLOCK);
     if (linear->bias) bd_add_bias(tile, count, linear->bias + index * BD_BLOCK);
 }

@@ -3,6 +3,7 @@
 #ifndef BD_TILE_H
 #define BD_TILE_H
 
+#include "expand.h"
 #include "vec.h"
 
 #include <immintrin.h>
@@ -106,6 +107,49 @@ static void bd_tile(const uint16_t *x, ptrdiff_t x_stride, int num_rows, const u
         bd_tile_16(x, 2 * (size_t)x_stride, block, k_padded, ahead, out, 4 * (size_t)out_stride);
     else
         bd_tile_32(x, x_stride, block, k_padded, ahead, out, out_stride);
+}
+
+#define BD_STEP (32 * BD_BLOCK) /* weights of one tile step: 32 inputs of 32 outputs */
+
+BD_INLINE void bd_expand_step(const bd_tables *tables, const uint8_t *from, uint16_t *to) {
+    for (int pair = 0; pair < 16; pair++, from += 64, to += 64) {
+        __m512i first, second;
+        bd_expand_pair(tables, from, &first, &second);
+        _mm512_store_si512(to, first);
+        _mm512_store_si512(to + 32, second);
+    }
+}
+
+/* The same sums. A tile cannot be loaded from registers, so the weights of a step pass through
+ * two small buffers in turn, which stay in the first-level cache. */
+static void bd_tile_int8(const uint16_t *x, ptrdiff_t x_stride, int num_rows, const uint8_t *block,
+                         int k_padded, float *out, ptrdiff_t out_stride) {
+    size_t x_bytes = 2 * (size_t)x_stride, out_bytes = 4 * (size_t)out_stride;
+    _Alignas(64) uint16_t buffers[2][BD_STEP];
+    bd_tables tables = bd_load_tables();
+    if (bd_shaped_rows != num_rows) bd_shape_tiles(num_rows);
+    _tile_zero(SUM_A_LOW);
+    _tile_zero(SUM_A_HIGH);
+    _tile_zero(SUM_B_LOW);
+    _tile_zero(SUM_B_HIGH);
+    for (int k = 0; k < k_padded; k += 32, block += BD_STEP, x += 32) {
+        uint16_t *weights = buffers[k / 32 % 2];
+        bd_expand_step(&tables, block, weights);
+        _tile_loadd(ROWS_A, x, x_bytes);
+        _tile_loadd(WEIGHT_LOW, weights, 4 * BD_BLOCK);
+        _tile_loadd(WEIGHT_HIGH, weights + BD_BLOCK, 4 * BD_BLOCK);
+        _tile_dpbf16ps(SUM_A_LOW, ROWS_A, WEIGHT_LOW);
+        _tile_dpbf16ps(SUM_A_HIGH, ROWS_A, WEIGHT_HIGH);
+        if (num_rows <= 16) continue;
+        _tile_loadd(ROWS_B, x + 16 * x_stride, x_bytes);
+        _tile_dpbf16ps(SUM_B_LOW, ROWS_B, WEIGHT_LOW);
+        _tile_dpbf16ps(SUM_B_HIGH, ROWS_B, WEIGHT_HIGH);
+    }
+    _tile_stored(SUM_A_LOW, out, out_bytes);
+    _tile_stored(SUM_A_HIGH, out + BD_LANES, out_bytes);
+    if (num_rows <= 16) return;
+    _tile_stored(SUM_B_LOW, out + 16 * out_stride, out_bytes);
+    _tile_stored(SUM_B_HIGH, out + 16 * out_stride + BD_LANES, out_bytes);
 }
 
 #endif
