@@ -72,11 +72,11 @@ def random_model(max_len: int) -> ModelWeights:
     )
 
 
-def matrices_runner(weights: ModelWeights, isa: str) -> Callable[[int], None]:
+def matrices_runner(weights: ModelWeights, isa: str, dtype: torch.dtype) -> Callable[[int], None]:
     """All 121 products back to back, called as directly as Python can."""
     tensors = [w for x in weights.layers for w in (x.qkv, x.output, x.gate_up, x.down)]
     assert isinstance(weights.head, Tensor)
-    layers = [NativeLinear(w, isa=isa) for w in (*tensors, weights.head)]
+    layers = [NativeLinear(w, isa=isa, dtype=dtype) for w in (*tensors, weights.head)]
     x = torch.randn(max(ROWS), max(w.shape[1] for w in tensors)).bfloat16()
     y = torch.empty(max(ROWS), VOCAB, dtype=torch.bfloat16)
     run, index = load().bd_run_linear, ISAS.index(isa)
@@ -89,9 +89,11 @@ def matrices_runner(weights: ModelWeights, isa: str) -> Callable[[int], None]:
     return runner
 
 
-def pass_runner(weights: ModelWeights, isa: str, context: int, top_k: int) -> Callable[[int], None]:
+def pass_runner(
+    weights: ModelWeights, isa: str, dtype: torch.dtype, context: int, top_k: int
+) -> Callable[[int], None]:
     """Whole passes of one sequence after `context` cached rows."""
-    model = NativePass(weights, isa)
+    model = NativePass(weights, isa, dtype)
     shape = (LAYERS, 1, context + max(ROWS), KV_HEADS, DIM)
     k, v = torch.zeros(shape, dtype=torch.bfloat16), torch.zeros(shape, dtype=torch.bfloat16)
     ids = torch.randint(0, VOCAB, (context + max(ROWS),))
@@ -157,6 +159,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--threads", type=int, default=default_num_threads())
     parser.add_argument("--isa", action="append", choices=ISAS, help="default: the fastest")
+    parser.add_argument("--weights", action="append", choices=("bfloat16", "int8"))
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     torch.manual_seed(0)
@@ -164,14 +167,19 @@ def main() -> None:
     weights = random_model(arguments.context + max(ROWS))
     runners: dict[str, Callable[[int], None]] = {}
     for isa in arguments.isa or usable_isas()[-1:]:
-        runners[f"{isa}: 121 matrices"] = matrices_runner(weights, isa)
-        runners[f"{isa}: pass, logits"] = pass_runner(weights, isa, arguments.context, 0)
-        runners[f"{isa}: pass, argmax"] = pass_runner(weights, isa, arguments.context, 1)
+        for name in arguments.weights or ["bfloat16"]:
+            dtype = getattr(torch, name)
+            matrices = matrices_runner(weights, isa, dtype)
+            logits = pass_runner(weights, isa, dtype, arguments.context, 0)
+            argmax = pass_runner(weights, isa, dtype, arguments.context, 1)
+            runners[f"{isa} {name}: 121 matrices"] = matrices
+            runners[f"{isa} {name}: pass, logits"] = logits
+            runners[f"{isa} {name}: pass, argmax"] = argmax
     results = measure(runners, arguments.repeats)
     for name, result in results.items():
         cells = zip(ROWS, result["min_ms"], result["median_ms"], strict=True)
         print(
-            f"{name:28}",
+            f"{name:32}",
             *(f"{rows}: {low:.2f}-{mid:.2f}" for rows, low, mid in cells),
             file=sys.stderr,
         )
