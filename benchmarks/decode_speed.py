@@ -21,6 +21,7 @@ from blockdraft.interop.new_drafter import NewDrafter, write_new_drafter
 from blockdraft.registry import load_drafter
 from blockdraft.targets.base import RowBatch
 from blockdraft.targets.decoder import DecoderTarget
+from blockdraft.targets.native import NativeTarget
 from blockdraft.targets.sources import resolve
 
 ROWS = (1, 2, 4, 8, 16, 32)
@@ -92,16 +93,16 @@ def against_transformers(llm: LLM, name: str, args: argparse.Namespace) -> dict[
     return {"tokens_per_s": rates, "ratio": ratio}
 
 
-def transformers_model(name: str) -> Any:
-    """The same weights in transformers, bfloat16."""
+def transformers_model(name: str, dtype: torch.dtype = torch.bfloat16) -> Any:
+    """The same weights in transformers."""
     import transformers
 
     source = resolve(name)
     config = transformers.AutoConfig.for_model(**source.config)
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
     model = model.to_empty(device="cpu")
-    state = {key: source.weights[key].bfloat16() for key in source.weights}
+    state = {key: source.weights[key].to(dtype) for key in source.weights}
     model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
     model.model.rotary_emb = type(model.model.rotary_emb)(config)
@@ -196,7 +197,7 @@ def ngram_gain(llm: LLM, args: argparse.Namespace) -> dict[str, Any]:
 def memory_limit(llm: LLM, rows: dict[str, Any]) -> dict[str, Any]:
     """The least time of a pass if reading the weights were all of it."""
     target = llm.target
-    assert isinstance(target, DecoderTarget)
+    assert isinstance(target, DecoderTarget | NativeTarget)
     bandwidth, weights = read_bandwidth_gb_s(), target.num_weight_bytes()
     limit_ms = weights / bandwidth / 1e6
     return {

@@ -32,7 +32,7 @@ def choose_backend(
         raise ConfigError(f"kernels {name!r} do not exist; choose from {', '.join(NAMES)}")
     is_packable = device.type == "cpu" and dtype == torch.bfloat16
     if name == "native" or (name == "auto" and is_packable):
-        why_not = _why_not_native(dtype, device, head_dim)
+        why_not = _why_not_native(dtype, device, head_dim, log)
         if why_not is None:
             return "native"
         if name == "native":
@@ -61,7 +61,9 @@ def choose_kernels(dtype: torch.dtype, device: torch.device, name: str = "auto")
     raise ConfigError(f"kernels {name!r} do not run single layers; choose from onednn, torch")
 
 
-def _why_not_native(dtype: torch.dtype, device: torch.device, head_dim: int) -> str | None:
+def _why_not_native(
+    dtype: torch.dtype, device: torch.device, head_dim: int, log: Callable[[str], None]
+) -> str | None:
     if device.type != "cpu" or dtype != torch.bfloat16:
         return f"they run bfloat16 on a CPU, not {dtype} on {device.type}"
     if head_dim % 8 or head_dim > 256:
@@ -69,4 +71,6 @@ def _why_not_native(dtype: torch.dtype, device: torch.device, head_dim: int) -> 
     # Imported late: it compiles the kernels at first use.
     from blockdraft.kernels import native
 
+    if not native.is_built():
+        log("kernels: compiling the native ones for this machine (once, some 10 seconds)")
     return native.why_unavailable()

@@ -133,6 +133,14 @@ def build() -> Path:
     return library
 
 
+def is_built() -> bool:
+    """Whether an earlier call compiled the library; False too if it cannot be."""
+    try:
+        return (cache_dir() / f"blockdraft-{sources_digest(find_compiler())}.so").exists()
+    except BuildError:
+        return False
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as handle:

@@ -1,0 +1,140 @@
+"""Greedy text with every drafter, batch and block size against plain decoding and transformers.
+
+    python -m benchmarks.greedy_equality --out benchmarks/results/greedy_equality.json
+
+Prompts: the first of each evaluation set in $BLOCKDRAFT_DATA/eval (default ../shared/data/eval), or
+any JSONL file of `{"id", "turns": [..]}` rows given with --tasks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.decode_speed import transformers_model
+from benchmarks.harness import write_result
+from blockdraft import LLM, SamplingParams
+from blockdraft.drafters.base import Drafter
+from blockdraft.engine.runner import RunnerLimits
+from blockdraft.evaluation.provenance import provenance
+from blockdraft.interop.new_drafter import NewDrafter, write_new_drafter
+from blockdraft.registry import load_drafter
+from tests.fakes.scripted import ScriptedDrafter
+
+SETS = ("gsm8k", "math500", "humaneval", "mbpp", "mt_bench")
+BATCHES, BLOCKS = (1, 3, 8), (2, 4, 8, 16)
+
+
+def main() -> int:
+    """Returns 1 if any text differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--target", default="smollm2-135m")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--kernels", default="auto")
+    parser.add_argument("--tasks", type=Path, nargs="*")
+    parser.add_argument("--per-set", type=int, default=20)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--no-transformers", action="store_true")
+    args = parser.parse_args()
+    llm = LLM(args.target, "none", dtype=args.dtype, exact=args.exact, kernels=args.kernels)
+    prompts = [llm.loaded.codec.encode_chat(chat) for chat in read_prompts(args)]
+    params = SamplingParams(max_tokens=args.tokens)
+    oracle = [out.token_ids for out in llm.generate(prompts, params)]
+    rows = []
+    if not args.no_transformers:
+        rows.append(compare("transformers", 1, 1, oracle, theirs(args, llm, prompts)))
+    for name, batch, block, drafter in runs(args.target, llm, prompts, oracle):
+        engine = LLM.from_parts(llm.loaded, drafter, RunnerLimits(max_batch_size=batch))
+        found = [out.token_ids for out in engine.generate(prompts, params)]
+        rows.append(compare(name, batch, block, oracle, found))
+    settings = {key: value for key, value in vars(args).items() if key not in ("out", "tasks")}
+    settings["num_prompts"] = len(prompts)
+    write_result(args.out, provenance(llm.describe(), seed=0), settings, rows)
+    return 1 if any(row["num_different"] for row in rows) else 0
+
+
+def read_prompts(args: argparse.Namespace) -> Iterator[list[dict[str, str]]]:
+    """First user turns as chats."""
+    folder = Path(os.environ.get("BLOCKDRAFT_DATA", "../shared/data")) / "eval"
+    for path in args.tasks or [folder / f"{name}.jsonl" for name in SETS]:
+        with path.open(encoding="utf-8") as file:
+            for line in [next(file) for _ in range(args.per_set)]:
+                yield [{"role": "user", "content": json.loads(line)["turns"][0]}]
+
+
+def theirs(
+    args: argparse.Namespace, llm: LLM, prompts: Sequence[Sequence[int]]
+) -> list[tuple[int, ...]]:
+    """What transformers `generate` writes with the same weights."""
+    model = transformers_model(args.target, getattr(torch, args.dtype))
+    found = []
+    for ids in prompts:
+        batch = torch.tensor([ids])
+        with torch.inference_mode():
+            out = model.generate(
+                batch,
+                attention_mask=torch.ones_like(batch),
+                max_new_tokens=args.tokens,
+                do_sample=False,
+                eos_token_id=list(llm.target.info.end_ids),
+                pad_token_id=0,
+            )
+        found.append(tuple(out[0, len(ids) :].tolist()))
+    return found
+
+
+def runs(
+    target: str, llm: LLM, prompts: Sequence[Sequence[int]], oracle: Sequence[Sequence[int]]
+) -> Iterator[tuple[str, int, int, Drafter | None]]:
+    """Every combination: name, batch size, block size, drafter."""
+    known = {tuple(p): list(o) for p, o in zip(prompts, oracle, strict=True)}
+    vocab_size = llm.target.info.vocab_size
+    with tempfile.TemporaryDirectory() as folder:
+        for method in ("dflash", "dflash2"):
+            path = Path(folder) / method
+            asked = NewDrafter(method=method, num_layers=2, block_size=16, copy_layers=True)
+            write_new_drafter(target, asked, path, log=lambda _: None)
+        for batch in BATCHES:
+            yield "plain", batch, 1, None
+            for block in BLOCKS:
+                k = block - 1
+                yield "ngram", batch, block, load_drafter("ngram", llm.target, num_draft_tokens=k)
+                coin = random.Random(batch * 100 + block)
+                pattern = lambda cycle, j, coin=coin: coin.random() < 0.8  # noqa: E731
+                yield "scripted", batch, block, ScriptedDrafter(known, pattern, k, vocab_size)
+                for method in ("dflash", "dflash2"):
+                    path = Path(folder) / method
+                    yield method, batch, block, load_drafter(path, llm.target, num_draft_tokens=k)
+
+
+def compare(
+    name: str, batch: int, block: int, want: Sequence[Any], got: Sequence[Any]
+) -> dict[str, Any]:
+    """How many prompts' tokens differ."""
+    different = [i for i, (a, b) in enumerate(zip(want, got, strict=True)) if tuple(a) != tuple(b)]
+    row = {
+        "method": name,
+        "batch_size": batch,
+        "block_size": block,
+        "num_prompts": len(want),
+        "num_tokens": sum(len(ids) for ids in want),
+        "num_different": len(different),
+        "different": different,
+    }
+    print(row, file=sys.stderr, flush=True)
+    return row
+
+
+if __name__ == "__main__":
+    sys.exit(main())
