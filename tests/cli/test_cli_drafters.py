@@ -112,6 +112,7 @@ def test_inspect_says_what_a_drafter_is(cli: Cli, drafter_folder: Path) -> None:
     assert rows["block rows"] == "see each other"
     assert rows["made for"] == "tiny"
     assert len(rows["target hash"]) == 64
+    assert rows["trained steps"] == "0"
     assert rows["selector"] == "top 16, rank 8"
 
 

@@ -39,6 +39,7 @@ def inspect(
         "parameters": f"{num_parameters / 1e6:.1f} M ({num_bytes / 1e6:.1f} MB)",
         "made for": recorded.get("target_name", "not recorded: it is paired by shape alone"),
         "target hash": recorded.get("target_fingerprint", "not recorded"),
+        "trained steps": recorded.get("trained_steps", "not recorded"),
     }
     if config.has_selector:
         rows["selector"] = f"top {config.selector_top_k}, rank {config.selector_rank}"
