@@ -47,10 +47,12 @@ lint: $(VENV)/.dev ## Lint, types and import rules
 
 bench: $(VENV)/.dev ## Measure everything that README and docs state; writes benchmarks/results
 	@$(BIN)/python -m benchmarks.decode_speed --out benchmarks/results/decode_speed.json
+	@$(BIN)/python -m benchmarks.greedy_equality --out benchmarks/results/greedy_equality.json
 	@$(MAKE) --no-print-directory docs
 
 docs: $(VENV)/.dev ## Rewrite the figures in README and docs from benchmarks/results
 	@$(BIN)/python docs/update_figures.py
+	@$(BIN)/python docs/generate_reference.py
 
 clean: ## Remove the virtual environment and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build

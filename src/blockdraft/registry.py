@@ -129,7 +129,10 @@ def _load_folder(
         dtype=dtype,
         device=target.device,
         num_draft_tokens=num_draft_tokens,
-        provenance=reader.read_provenance(folder),
+        provenance={
+            **reader.read_provenance(folder),
+            "checkpoint_fingerprint": reader.checkpoint_fingerprint(folder),
+        },
         source=str(folder),
     )
     return drafter

@@ -104,8 +104,8 @@ def test_a_prompt_that_does_not_fit_says_how_much_does(generate: Cli) -> None:
     ("target", "code", "message"),
     [
         ("nope", USAGE, "no target 'nope': give a short name (smollm2-135m), a hub id"),
-        ("./nope", FAILURE, "nope does not exist; check the path"),
-        ("nope.gguf", FAILURE, "nope.gguf does not exist; check the path"),
+        ("./nope", USAGE, "nope does not exist; check the path"),
+        ("nope.gguf", USAGE, "nope.gguf does not exist; check the path"),
     ],
 )
 def test_an_unknown_target(cli: Cli, target: str, code: int, message: str) -> None:

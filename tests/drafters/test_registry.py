@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 import types
@@ -68,7 +69,12 @@ def test_a_folder_is_loaded_and_bound(folder: Path) -> None:
         assert drafter.num_draft_tokens == 2
         assert drafter.model.target is TARGET
         assert drafter.model.dtype == torch.float32
-        assert drafter.model.provenance == {"target_name": TARGET.info.name}
+        weights = (folder / "model.safetensors").read_bytes()
+        assert drafter.model.provenance == {
+            "target_name": TARGET.info.name,
+            "checkpoint_fingerprint": hashlib.sha256(weights).hexdigest(),
+        }
+        assert drafter.describe()["fingerprint"] == hashlib.sha256(weights).hexdigest()
 
 
 def test_dtype_can_be_chosen(folder: Path) -> None:

@@ -20,6 +20,7 @@ from blockdraft.cli.app import app, main
 from blockdraft.cli.generate import as_dict
 from blockdraft.engine.llm import LLM
 from blockdraft.engine.outputs import Output, Speculation, Usage
+from blockdraft.interop.new_drafter import NewDrafter, write_new_drafter
 from blockdraft.types import SamplingParams
 from tests.cli.tiny_target import write_target
 
@@ -146,10 +147,14 @@ def paths(value: Any, prefix: str = "") -> Iterator[str]:
         yield from paths(inner, f"{prefix}.{key}" if prefix else key)
 
 
-def test_the_json_page_has_every_key(target: Path) -> None:
+def test_the_json_page_has_every_key(target: Path, tmp_path: Path) -> None:
     documented = set(re.findall(r"^\| `([\w.]+)` \|", page("reference/generate_json.md"), re.M))
     found: set[str] = set()
-    for drafter in ("none", "ngram"):
+    checkpoint = tmp_path / "drafter"
+    write_new_drafter(
+        str(target), NewDrafter(num_layers=1, num_taps=2), checkpoint, log=lambda _: None
+    )
+    for drafter in ("none", "ngram", str(checkpoint)):
         llm = LLM(str(target), drafter, dtype="float32")
         [output] = llm.generate("hello", SamplingParams(max_tokens=4))
         found |= set(paths(json.loads(json.dumps(as_dict(llm, output)))))

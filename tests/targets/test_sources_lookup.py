@@ -123,10 +123,10 @@ def test_the_short_name_is_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("smollm2", ConfigError, "smollm2-135m"),
         ("", ConfigError, "no target ''"),
         ("a/b/c", ConfigError, "no target 'a/b/c'"),
-        ("./nowhere", CheckpointError, "does not exist"),
-        ("~/nowhere-at-all", CheckpointError, "does not exist"),
-        ("/nowhere/at/all", CheckpointError, "does not exist"),
-        ("models/tiny.gguf", CheckpointError, "does not exist"),
+        ("./nowhere", ConfigError, "does not exist"),
+        ("~/nowhere-at-all", ConfigError, "does not exist"),
+        ("/nowhere/at/all", ConfigError, "does not exist"),
+        ("models/tiny.gguf", ConfigError, "does not exist"),
     ],
 )
 def test_names_that_mean_nothing_say_what_is_allowed(

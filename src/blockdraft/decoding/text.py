@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable
 class PieceDecoder(Protocol):
     """Turns token ids into text piece by piece, never splitting a character."""
 

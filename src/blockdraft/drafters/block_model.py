@@ -17,7 +17,7 @@ from blockdraft.cache.draft_context import KVDraftContext
 from blockdraft.drafters.backbone import Backbone
 from blockdraft.drafters.base import DraftBatch
 from blockdraft.drafters.config import DFlashConfig, fit_num_draft_tokens
-from blockdraft.drafters.pairing import check_pairing
+from blockdraft.drafters.pairing import CHECKPOINT_FINGERPRINT, check_pairing
 from blockdraft.drafters.tensors import check_tensors
 from blockdraft.kernels.choose import choose_kernels
 from blockdraft.sampling.topk import fast_topk
@@ -110,6 +110,15 @@ class BlockModel:
         if not (wanted and fits) or head is None or self._target is None:
             return None
         return head, self._target.embed(torch.arange(self.config.vocab_size))
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """What this drafter is, for provenance; the fingerprint is of its weights file."""
+        return {
+            "name": name,
+            "num_draft_tokens": self.num_draft_tokens,
+            "source": self.source,
+            "fingerprint": self.provenance.get(CHECKPOINT_FINGERPRINT),
+        }
 
     @property
     def target(self) -> TargetHandle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float32
@@ -62,6 +63,9 @@ class DFlashDrafter(Drafter):
 
     def bind(self, target: TargetHandle) -> None:
         self.model.bind(target)
+
+    def describe(self) -> dict[str, Any]:
+        return self.model.describe(self.name)
 
     def new_context(self, num_slots: int, max_len: int) -> KVDraftContext:
         return self.model.new_context(num_slots, max_len)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float32, Int64
@@ -84,6 +85,9 @@ class DFlash2Drafter(Drafter):
 
     def bind(self, target: TargetHandle) -> None:
         self.model.bind(target)
+
+    def describe(self) -> dict[str, Any]:
+        return self.model.describe(self.name)
 
     def new_context(self, num_slots: int, max_len: int) -> KVDraftContext:
         return self.model.new_context(num_slots, max_len)

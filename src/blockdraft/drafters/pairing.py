@@ -13,6 +13,9 @@ from blockdraft.types import TargetInfo
 TARGET_NAME = "target_name"
 TARGET_FINGERPRINT = "target_fingerprint"
 
+#: SHA-256 of the checkpoint's own weights file: found when it is read, never recorded in it.
+CHECKPOINT_FINGERPRINT = "checkpoint_fingerprint"
+
 
 def record_target(target: TargetInfo) -> dict[str, str]:
     """What to write into a checkpoint about the target it is made for."""

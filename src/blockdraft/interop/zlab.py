@@ -7,6 +7,7 @@ remember (the target) stands in the metadata of the safetensors file, where nobo
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -62,6 +63,12 @@ def read_provenance(path: str | Path) -> dict[str, str]:
         for key, value in metadata.items()
         if key.startswith(_NAMESPACE)
     }
+
+
+def checkpoint_fingerprint(path: str | Path) -> str:
+    """SHA-256 of a checkpoint's weights file."""
+    with (Path(path) / WEIGHTS_FILE).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_zlab(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from blockdraft.kernels.base import GatedPair, Kernels, Linear
 
-#: Rows the layout is tuned for; measured best from 1 to 64 rows (`docs/log.md`).
+#: Rows the layout is tuned for: other numbers were no better (`docs/log.md`).
 PACK_ROWS = 8
 
 

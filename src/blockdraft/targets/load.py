@@ -64,6 +64,8 @@ def load_target(
         from blockdraft.targets.transformers import load_transformers_target
 
         other = load_transformers_target(source, number_type, place)
+        if "context_note" in other.info.extra:
+            log(str(other.info.extra["context_note"]))
         return LoadedTarget(other, codec, "transformers")
     target, name_of_kernels = _load_decoder(source, number_type, place, kernels, log)
     if exact and isinstance(target, DecoderTarget):  # native kernels are exact as they are

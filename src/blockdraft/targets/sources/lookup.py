@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from blockdraft.errors import CheckpointError, ConfigError
+from blockdraft.errors import ConfigError
 from blockdraft.targets.sources.files import Progress, SourceFiles, print_progress
 from blockdraft.targets.sources.folder import read_folder
 from blockdraft.targets.sources.gguf_file import read_gguf
@@ -39,7 +39,7 @@ def resolve(name_or_path: str, *, progress: Progress = print_progress) -> Source
     if path.is_file():
         return _read_file(path)
     if path.suffix == ".gguf" or path.is_absolute() or name_or_path.startswith((".", "~")):
-        raise CheckpointError(f"{path} does not exist; check the path")
+        raise ConfigError(f"{path} does not exist; check the path")
     if _HUB_ID.fullmatch(name_or_path):
         # The hub's client takes half a second to import, and no other source needs it.
         from blockdraft.targets.sources.hub import read_hub
