@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
 from typing import Any
 
@@ -59,9 +60,12 @@ def check(outputs: list[Output], params: SamplingParams, num_tokens: int) -> Non
             assert (output.finish_reason, output.error) == ("length", None)
 
 
-@pytest.mark.parametrize("spoil", SPOILS)
+#: Every kind of spoiled row once, and every batch size with one of them.
+SHAPES = [(2, spoil) for spoil in SPOILS] + [(1, "one NaN"), (4, "one NaN")]
+
+
+@pytest.mark.parametrize(("batch_size", "spoil"), SHAPES)
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("batch_size", [1, 2, 4])
 def test_bc23_plain_decoding(params: SamplingParams, batch_size: int, spoil: str) -> None:
     """With two slots, later requests run in the slot of the one that failed."""
     token = trigger(params, 3)
@@ -71,9 +75,10 @@ def test_bc23_plain_decoding(params: SamplingParams, batch_size: int, spoil: str
     check(outputs, params, place + 1)
 
 
-@pytest.mark.parametrize("spoil", SPOILS)
-@pytest.mark.parametrize("batch_size", [1, 2, 4])
-@pytest.mark.parametrize("pattern", [accept_all, accept_first(1), accept_none])
+@pytest.mark.parametrize(("batch_size", "spoil"), SHAPES)
+@pytest.mark.parametrize(
+    "pattern", [accept_all, accept_first(1), accept_none], ids=["all", "first", "none"]
+)
 def test_bc23_in_a_verified_block(pattern: Any, batch_size: int, spoil: str) -> None:
     """The token fails the request when it is drafted and right, or when it is the anchor."""
     clean = tiny_target(end_ids=())
@@ -86,28 +91,27 @@ def test_bc23_in_a_verified_block(pattern: Any, batch_size: int, spoil: str) -> 
     assert 1 <= len(outputs[DOOMED].token_ids) <= place + 1
 
 
+#: A padded row of the vocabulary: no text ever says it.
+UNSAID = 151
+
+
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_bc23_sampled_rows_of_a_mixed_batch(spoil: str) -> None:
     """A failing sampled row among sampled and greedy ones, with real draft distributions."""
-    params = [SAMPLED, GREEDY, SAMPLED, GREEDY]
+    biased = dataclasses.replace(SAMPLED, logit_bias={UNSAID: 12.0})
+    params = [SAMPLED, GREEDY, biased, GREEDY]
     gen = torch.Generator().manual_seed(0)
     ids = torch.randint(150, (160, 4), generator=gen)
     drafter = SparseDrafter(ids, torch.full((160, 4), 0.25), 3)
     llm = make_llm(tiny_target(end_ids=()), drafter)
     alone = [llm.generate([p], one)[0] for p, one in zip(PROMPTS, params, strict=True)]
-    others = {t for i, o in enumerate(alone) if i != 2 for t in o.token_ids}
-    others |= {t for prompt in PROMPTS for t in prompt}
-    token = next(t for t in alone[2].token_ids[3:] if t not in others)
-    poisoned = PoisonedTarget(tiny_target(end_ids=()), token, SPOILS[spoil])
+    assert UNSAID in alone[2].token_ids
+    assert not any(UNSAID in alone[i].token_ids for i in (0, 1, 3))
+    poisoned = PoisonedTarget(tiny_target(end_ids=()), UNSAID, SPOILS[spoil])
     outputs = make_llm(poisoned, drafter).generate(PROMPTS, params)
     assert [o.finish_reason for o in outputs] == ["length", "length", "error", "length"]
-    assert [o.token_ids for i, o in enumerate(outputs) if i != 2] == [
-        o.token_ids for i, o in enumerate(alone) if i != 2
-    ]
-
-
-#: A padded row of the vocabulary: no text ever says it.
-UNSAID = 151
+    for i in (0, 1, 3):
+        assert outputs[i].token_ids == alone[i].token_ids
 
 
 def with_nan_embedding() -> DecoderTarget:
