@@ -32,6 +32,7 @@ from tests.fakes.scripted import ScriptedDrafter
 
 SETS = ("gsm8k", "math500", "humaneval", "mbpp", "mt_bench")
 BATCHES, BLOCKS = (1, 3, 8), (2, 4, 8, 16)
+METHODS = ("ngram", "scripted", "dflash", "dflash2")
 
 
 def main() -> int:
@@ -45,6 +46,7 @@ def main() -> int:
     parser.add_argument("--tasks", type=Path, nargs="*")
     parser.add_argument("--per-set", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--full", action="store_true", help="every drafter everywhere")
     parser.add_argument("--no-transformers", action="store_true")
     args = parser.parse_args()
     llm = LLM(args.target, "none", dtype=args.dtype, exact=args.exact, kernels=args.kernels)
@@ -54,7 +56,7 @@ def main() -> int:
     rows = []
     if not args.no_transformers:
         rows.append(compare("transformers", 1, 1, oracle, theirs(args, llm, prompts)))
-    for name, batch, block, drafter in runs(args.target, llm, prompts, oracle):
+    for name, batch, block, drafter in runs(args.target, llm, prompts, oracle, args.full):
         engine = LLM.from_parts(llm.loaded, drafter, RunnerLimits(max_batch_size=batch))
         found = [out.token_ids for out in engine.generate(prompts, params)]
         rows.append(compare(name, batch, block, oracle, found))
@@ -95,27 +97,43 @@ def theirs(
 
 
 def runs(
-    target: str, llm: LLM, prompts: Sequence[Sequence[int]], oracle: Sequence[Sequence[int]]
+    target: str,
+    llm: LLM,
+    prompts: Sequence[Sequence[int]],
+    oracle: Sequence[Sequence[int]],
+    full: bool,
 ) -> Iterator[tuple[str, int, int, Drafter | None]]:
-    """Every combination: name, batch size, block size, drafter."""
+    """Every batch and block size: name, batch size, block size, drafter.
+
+    Unless `full`, one drafter each, in rotation: every drafter meets every batch size, and three
+    of the four block sizes.
+    """
     known = {tuple(p): list(o) for p, o in zip(prompts, oracle, strict=True)}
-    vocab_size = llm.target.info.vocab_size
     with tempfile.TemporaryDirectory() as folder:
         for method in ("dflash", "dflash2"):
             path = Path(folder) / method
             asked = NewDrafter(method=method, num_layers=2, block_size=16, copy_layers=True)
             write_new_drafter(target, asked, path, log=lambda _: None)
-        for batch in BATCHES:
+        for i, batch in enumerate(BATCHES):
             yield "plain", batch, 1, None
-            for block in BLOCKS:
-                k = block - 1
-                yield "ngram", batch, block, load_drafter("ngram", llm.target, num_draft_tokens=k)
-                coin = random.Random(batch * 100 + block)
-                pattern = lambda cycle, j, coin=coin: coin.random() < 0.8  # noqa: E731
-                yield "scripted", batch, block, ScriptedDrafter(known, pattern, k, vocab_size)
-                for method in ("dflash", "dflash2"):
-                    path = Path(folder) / method
-                    yield method, batch, block, load_drafter(path, llm.target, num_draft_tokens=k)
+            for j, block in enumerate(BLOCKS):
+                methods = METHODS if full else (METHODS[(i + j) % len(METHODS)],)
+                for method in methods:
+                    drafter = make_drafter(method, batch, block, Path(folder), llm, known)
+                    yield method, batch, block, drafter
+
+
+def make_drafter(
+    method: str, batch: int, block: int, folder: Path, llm: LLM, known: dict[Any, Any]
+) -> Drafter | None:
+    """A drafter that drafts block - 1 tokens; `scripted` is right four times in five."""
+    k = block - 1
+    if method == "scripted":
+        coin = random.Random(batch * 100 + block)
+        vocab_size = llm.target.info.vocab_size
+        return ScriptedDrafter(known, lambda cycle, j: coin.random() < 0.8, k, vocab_size)
+    place = method if method == "ngram" else folder / method
+    return load_drafter(place, llm.target, num_draft_tokens=k)
 
 
 def compare(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blockdraft.errors import CheckpointError
+from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.targets.sources import SourceFiles, resolve
 from tests.targets.tiny_models import save, tiny_model
 from tests.targets.tiny_tokenizers import byte_level_tokenizer

@@ -45,7 +45,15 @@ class NativeTarget(Target):
         check_weights(config, weights)
         self.config, self.info, self.device = config, info, torch.device("cpu")
         self.embedding = weights["model.embed_tokens.weight"].to(torch.bfloat16).contiguous()
-        self.native_pass = NativePass(_model_weights(config, weights, self.embedding))
+        self._is_tied = config.tie_embeddings and "lm_head.weight" not in weights
+        self.native_pass = NativePass(
+            _model_weights(config, weights, self.embedding, self._is_tied)
+        )
+
+    @property
+    def untied_embedding(self) -> Float[Tensor, "v m"] | None:
+        """The embedding, if it is not the head's own rows."""
+        return None if self._is_tied else self.embedding
 
     @property
     def packed_head(self) -> PackedLinear:
@@ -137,11 +145,10 @@ def _padded(
 
 
 def _model_weights(
-    config: DecoderConfig, weights: Mapping[str, Tensor], embedding: Tensor
+    config: DecoderConfig, weights: Mapping[str, Tensor], embedding: Tensor, is_tied: bool
 ) -> ModelWeights:
     half = config.head_dim // 2
     cos, sin = rope_tables(config.rope, config.head_dim, config.max_context_len, torch.float32)
-    is_tied = config.tie_embeddings and "lm_head.weight" not in weights
     return ModelWeights(
         layers=[_layer_weights(config, weights, i) for i in range(config.num_layers)],
         num_heads=config.num_heads,
@@ -152,7 +159,7 @@ def _model_weights(
         cosine=cos[:, :half],
         sine=sin[:, half:],  # the second half carries no sign
         norm_eps=config.norm_eps,
-        embedding=embedding,
+        embedding=None if is_tied else embedding,  # tied rows are read out of the packed head
     )
 
 
