@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+from blockdraft.drafters.ngram import NgramDrafter
 from blockdraft.engine.outputs import Output
+from blockdraft.kernels import native
 from blockdraft.targets.decoder import DecoderTarget
 from blockdraft.types import SamplingParams
 from tests.drafters.tiny import random_tensors, tiny_drafter_config
+from tests.fakes.bfloat16 import exact_target, native_target
 from tests.fakes.codec import make_llm
 from tests.fakes.drafting import SparseDrafter, random_drafter
-from tests.fakes.models import tiny_target
+from tests.fakes.models import random_weights, tiny_config, tiny_target
 from tests.fakes.oracle import ids_of, random_prompts, scripted, solo
 from tests.fakes.poison import SPOILS, PoisonedTarget
 from tests.fakes.scripted import accept_all, accept_first, accept_none
@@ -158,6 +161,26 @@ def test_requests_that_leave_no_law_fail_alone(name: str, temperature: float) ->
     assert "leave no token" in outputs[1].error
     for i in (0, 2, 3):
         assert outputs[i].token_ids == expected(GREEDY)[i].token_ids
+
+
+@pytest.mark.parametrize("kind", ["exact", "native"])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_bc23_on_the_other_kernels(kind: str, batch_size: int) -> None:
+    """NaN while a prompt is read, and NaN that greedy rows see without any logits written out."""
+    if kind == "native" and not native.available():
+        pytest.skip("native kernels cannot be built here")
+    make = {"exact": exact_target, "native": native_target}[kind]
+    weights = random_weights(tiny_config())
+    weights["model.embed_tokens.weight"][UNSAID] = torch.nan
+    target, clean = make(weights=weights, end_ids=()), make(end_ids=())
+    said = dataclasses.replace(GREEDY, logit_bias={UNSAID: 1e4})
+    prompts, params = [*PROMPTS, [4, UNSAID, 5]], [GREEDY, said, GREEDY, GREEDY, GREEDY]
+    llm = make_llm(target, NgramDrafter(5, min_n=1), max_batch_size=batch_size)
+    outputs, alone = llm.generate(prompts, params), solo(clean, PROMPTS, GREEDY)
+    assert [o.finish_reason for o in outputs] == ["length", "error", "length", "length", "error"]
+    assert [o.token_ids for o in outputs[1::3]] == [(UNSAID,), ()]
+    for i in (0, 2, 3):
+        assert outputs[i].token_ids == alone[i].token_ids
 
 
 def test_bc23_a_failed_stream_ends_with_its_error() -> None:
