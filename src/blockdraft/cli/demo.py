@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PROMPTS = (
     "List the days of the week, then list them again in reverse order.",
-    "Natalia sold 48 clips in April and half as many in May. How many did she sell in all? "
+    "A baker fills 6 trays with 12 rolls each and sells 50 rolls. How many rolls are left? "
     "Think step by step.",
     "Correct the spelling of this text and give back the whole text: The libary opens at nine in "
     "the morning and closes at six in the evning. On sundays the libary opens at noon and closes "
