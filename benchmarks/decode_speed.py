@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--kernels", default="auto")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--context", type=int, default=256, help="cached tokens")
-    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--tokens", type=int, default=96)
     args = parser.parse_args()
     llm = LLM(args.target, "none", dtype="bfloat16", kernels=args.kernels)
     rows: dict[str, Any] = {}

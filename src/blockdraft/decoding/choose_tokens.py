@@ -40,7 +40,7 @@ def choose_tokens(
     """
     if output.best is not None:
         best_ids, is_bad = output.best
-        errors = _messages(proposal.lens, is_bad.tolist(), _BROKEN) if bool(is_bad.any()) else {}
+        errors = _messages(proposal.lens, is_bad.tolist(), _BROKEN)
         drafts = proposal.ids[:, : best_ids.shape[1] - 1]
         return accept_greedy(drafts, proposal.lens, best_ids), errors
     assert output.logits is not None

@@ -77,14 +77,15 @@ def draft_batch(rows: list[Row], num_draft_tokens: int, device: torch.device) ->
 
 def verify(state: DecodeState, proposal: Proposal) -> PassOutput:
     """One pass of the target over each anchor and its drafts."""
+    # One tensor from plain numbers: every operation between two passes starts with cold caches.
     width = max(proposal.lens)
-    ids = torch.tensor(anchors(state.rows), device=state.target.device)[:, None]
-    if width:
-        drafts = proposal.ids[:, :width]
-        if min(proposal.lens) < width:  # what stands behind a row's drafts may be anything
-            lens = torch.tensor(proposal.lens, device=ids.device)[:, None]
-            drafts = torch.where(torch.arange(width, device=ids.device) < lens, drafts, ids)
-        ids = torch.cat([ids, drafts], 1)
+    drafts = proposal.ids.tolist()
+    rows = [
+        # What stands behind a row's drafts may be anything: the padding is a token.
+        [anchor, *ids[:length], *[anchor] * (width - length)]
+        for anchor, ids, length in zip(anchors(state.rows), drafts, proposal.lens, strict=True)
+    ]
+    ids = torch.tensor(rows, device=state.target.device)
     batch = RowBatch(
         ids,
         tuple(1 + length for length in proposal.lens),

@@ -102,15 +102,14 @@ class BlockModel:
         kernels = choose_kernels(self.dtype, self.device, self._kernels)
         return Backbone(self.config, tensors, kernels, self.device)
 
-    def _native_parts(self) -> tuple[Any, Tensor | None] | None:
-        """Packed head, and embedding if it is another, of a target on the native kernels."""
+    def _native_parts(self) -> tuple[Any, Tensor] | None:
+        """Packed head and embedding of a target that runs on the native kernels."""
         wanted = self._kernels == "auto" and self.dtype == torch.bfloat16
         head = getattr(self._target, "packed_head", None)
         fits = self.config.conv_kernel_size in (0, 2)
         if not (wanted and fits) or head is None or self._target is None:
             return None
-        embedding = getattr(self._target, "untied_embedding", None)
-        return head, embedding
+        return head, self._target.embedding  # type: ignore[attr-defined]
 
     def describe(self, name: str) -> dict[str, Any]:
         """What this drafter is, for provenance; the fingerprint is of its weights file."""

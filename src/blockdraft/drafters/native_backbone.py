@@ -34,7 +34,7 @@ class NativeBackbone:
         config: DFlashConfig,
         tensors: Mapping[str, Tensor],
         head: PackedLinear,
-        embedding: Float[Tensor, "v m"] | None,
+        embedding: Float[Tensor, "v m"],
     ) -> None:
         self.config, self.device = config, torch.device("cpu")
         self.native_pass = NativePass(_model_weights(config, tensors, head, embedding))
@@ -118,7 +118,7 @@ def _model_weights(
     config: DFlashConfig,
     tensors: Mapping[str, Tensor],
     head: PackedLinear,
-    embedding: Float[Tensor, "v m"] | None,
+    embedding: Float[Tensor, "v m"],
 ) -> ModelWeights:
     half = config.head_dim // 2
     num_positions = config.max_context_len + config.block_size

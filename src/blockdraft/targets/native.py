@@ -45,15 +45,7 @@ class NativeTarget(Target):
         check_weights(config, weights)
         self.config, self.info, self.device = config, info, torch.device("cpu")
         self.embedding = weights["model.embed_tokens.weight"].to(torch.bfloat16).contiguous()
-        self._is_tied = config.tie_embeddings and "lm_head.weight" not in weights
-        self.native_pass = NativePass(
-            _model_weights(config, weights, self.embedding, self._is_tied)
-        )
-
-    @property
-    def untied_embedding(self) -> Float[Tensor, "v m"] | None:
-        """The embedding, if it is not the head's own rows."""
-        return None if self._is_tied else self.embedding
+        self.native_pass = NativePass(_model_weights(config, weights, self.embedding))
 
     @property
     def packed_head(self) -> PackedLinear:
@@ -79,8 +71,8 @@ class NativeTarget(Target):
         return run_packed(self.packed_head, hidden, self.native_pass.isa, torch.float32)
 
     def num_weight_bytes(self) -> int:
-        """Weight bytes that one pass reads."""
-        return self.native_pass.num_bytes()
+        """Weight bytes that one pass reads: layers and head, not the embedding's rows."""
+        return self.native_pass.num_bytes() - self.embedding.nbytes
 
     @torch.inference_mode()
     def forward(self, cache: TargetCache, batch: RowBatch) -> PassOutput:
@@ -145,9 +137,10 @@ def _padded(
 
 
 def _model_weights(
-    config: DecoderConfig, weights: Mapping[str, Tensor], embedding: Tensor, is_tied: bool
+    config: DecoderConfig, weights: Mapping[str, Tensor], embedding: Tensor
 ) -> ModelWeights:
     half = config.head_dim // 2
+    is_tied = config.tie_embeddings and "lm_head.weight" not in weights
     cos, sin = rope_tables(config.rope, config.head_dim, config.max_context_len, torch.float32)
     return ModelWeights(
         layers=[_layer_weights(config, weights, i) for i in range(config.num_layers)],
@@ -159,7 +152,7 @@ def _model_weights(
         cosine=cos[:, :half],
         sine=sin[:, half:],  # the second half carries no sign
         norm_eps=config.norm_eps,
-        embedding=None if is_tied else embedding,  # tied rows are read out of the packed head
+        embedding=embedding,  # tied too: in the packed head a row lies in pieces
     )
 
 
