@@ -25,6 +25,9 @@ ENTRY_POINT_GROUP = "blockdraft.drafters"
 #: The name of decoding without a drafter.
 NONE = "none"
 
+#: Most tokens a cycle may draft: no drafter is right for so long, and caches hold room for them.
+MAX_DRAFT_TOKENS = 256
+
 _BUILT_IN = {
     "ngram": "blockdraft.drafters.ngram:NgramDrafter",
     "dflash": "blockdraft.drafters.dflash:DFlashDrafter",
@@ -74,8 +77,10 @@ def load_drafter(
     Raises: ConfigError for an unknown name or number; CheckpointError for a checkpoint that is
         damaged or does not fit the target.
     """
-    if num_draft_tokens is not None and num_draft_tokens < 0:
-        raise ConfigError(f"num_draft_tokens is {num_draft_tokens}; it must be 0 (off) or more")
+    if num_draft_tokens is not None and not 0 <= num_draft_tokens <= MAX_DRAFT_TOKENS:
+        raise ConfigError(
+            f"num_draft_tokens is {num_draft_tokens}; it must be 0 (off) to {MAX_DRAFT_TOKENS}"
+        )
     name, folder, names = str(name_or_path), Path(name_or_path), drafter_names()
     if name not in names and not folder.is_dir():
         raise ConfigError(_unknown(name))

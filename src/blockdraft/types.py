@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float32, Int64
@@ -184,6 +184,7 @@ class TargetInfo:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
+@runtime_checkable
 class TargetHandle(Protocol):
     """The part of a target that a drafter may borrow: it never sees the cache or the layers."""
 

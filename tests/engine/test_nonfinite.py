@@ -193,7 +193,7 @@ def test_bc23_a_failed_stream_ends_with_its_error() -> None:
 
 
 @pytest.mark.parametrize("method", ["dflash", "dflash2"])
-@pytest.mark.parametrize("temperature", [0.0, 1.2])
+@pytest.mark.parametrize("temperature", [0.0, 0.8, 1.2])
 def test_bc24_a_drafter_that_overflows_changes_nothing(method: str, temperature: float) -> None:
     """Nothing is drafted, it is said once, and the answer is that of no drafter at all."""
     config = tiny_drafter_config(method)

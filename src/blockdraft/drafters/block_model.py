@@ -197,6 +197,16 @@ def _drafted(result: PassResult, num_rows: int, num_slots: int) -> DraftedBlock:
     return DraftedBlock(result.hidden.view(shape), None, top)
 
 
+def without_refused(
+    scores: Float32[Tensor, "b ..."], is_finite: Sequence[bool]
+) -> Float32[Tensor, "b ..."]:
+    """Scores that can be drawn from: zeros in the rows of which nothing is used."""
+    if all(is_finite):
+        return scores
+    kept = torch.tensor(is_finite, device=scores.device).view(-1, *[1] * (scores.ndim - 1))
+    return torch.where(kept, scores, 0.0)
+
+
 def sampling_temperatures(batch: DraftBatch) -> Sequence[float | None]:
     """Temperature of each row; None where it is greedy."""
     return [None if t < GREEDY_TEMPERATURE else t for t in batch.temperatures]

@@ -12,7 +12,12 @@ from torch import Tensor
 from blockdraft.cache.base import DraftContext
 from blockdraft.cache.draft_context import KVDraftContext
 from blockdraft.drafters.base import DraftBatch, Drafter
-from blockdraft.drafters.block_model import BlockModel, DraftedBlock, sampling_temperatures
+from blockdraft.drafters.block_model import (
+    BlockModel,
+    DraftedBlock,
+    sampling_temperatures,
+    without_refused,
+)
 from blockdraft.drafters.config import DFlashConfig
 from blockdraft.errors import CheckpointError
 from blockdraft.layers.walk import draw_slots
@@ -91,8 +96,10 @@ class DFlashDrafter(Drafter):
         k = drafted.hidden.shape[1]
         values, ids = drafted.best(SUPPORT)
         scores = self.model.transform(values)
-        lens = self.model.draft_lens(batch, _finite_rows(scores))
-        chosen, q = draw_slots(scores.nan_to_num(), temperatures, batch.uniforms[:, :k])
+        is_finite = _finite_rows(scores)
+        lens = self.model.draft_lens(batch, is_finite)
+        scores = without_refused(scores, is_finite)
+        chosen, q = draw_slots(scores, temperatures, batch.uniforms[:, :k])
         return Proposal(ids.gather(-1, chosen[..., None])[..., 0], lens, ids, q)
 
 

@@ -22,7 +22,12 @@ from torch.nn import functional as F
 from blockdraft.cache.base import DraftContext
 from blockdraft.cache.draft_context import KVDraftContext
 from blockdraft.drafters.base import DraftBatch, Drafter
-from blockdraft.drafters.block_model import BlockModel, DraftedBlock, sampling_temperatures
+from blockdraft.drafters.block_model import (
+    BlockModel,
+    DraftedBlock,
+    sampling_temperatures,
+    without_refused,
+)
 from blockdraft.drafters.config import DFlashConfig
 from blockdraft.errors import CheckpointError
 from blockdraft.layers.selector import edge_scores
@@ -113,7 +118,8 @@ class DFlash2Drafter(Drafter):
         if all(t is None for t in temperatures):
             return Proposal(_tokens(lattice, walk_greedy(lattice.scores)), lens)
         assert batch.uniforms is not None, "sampled rows need uniforms"
-        paths, q = walk_sampled(lattice.scores.nan_to_num(), temperatures, batch.uniforms)
+        scores = without_refused(lattice.scores, is_finite)
+        paths, q = walk_sampled(scores, temperatures, batch.uniforms[:, : scores.shape[1]])
         return Proposal(_tokens(lattice, paths), lens, lattice.ids, q)
 
     def _walk_natively(self, drafted: DraftedBlock, batch: DraftBatch) -> Proposal:
