@@ -31,7 +31,7 @@ from blockdraft.registry import load_drafter
 from tests.fakes.scripted import ScriptedDrafter
 
 SETS = ("gsm8k", "math500", "humaneval", "mbpp", "mt_bench")
-BATCHES, BLOCKS = (1, 3, 8), (2, 4, 8, 16)
+BATCHES, BLOCKS = (8, 3, 1), (2, 4, 8, 16)
 METHODS = ("ngram", "scripted", "dflash", "dflash2")
 
 
@@ -53,16 +53,16 @@ def main() -> int:
     prompts = [llm.loaded.codec.encode_chat(chat) for chat in read_prompts(args)]
     params = SamplingParams(max_tokens=args.tokens)
     oracle = [out.token_ids for out in llm.generate(prompts, params)]
-    rows = []
+    settings = {key: value for key, value in vars(args).items() if key not in ("out", "tasks")}
+    settings["num_prompts"] = len(prompts)
+    about, rows = provenance(llm.describe(), seed=0), []
     if not args.no_transformers:
         rows.append(compare("transformers", 1, 1, oracle, theirs(args, llm, prompts)))
     for name, batch, block, drafter in runs(args.target, llm, prompts, oracle, args.full):
         engine = LLM.from_parts(llm.loaded, drafter, RunnerLimits(max_batch_size=batch))
         found = [out.token_ids for out in engine.generate(prompts, params)]
         rows.append(compare(name, batch, block, oracle, found))
-    settings = {key: value for key, value in vars(args).items() if key not in ("out", "tasks")}
-    settings["num_prompts"] = len(prompts)
-    write_result(args.out, provenance(llm.describe(), seed=0), settings, rows)
+        write_result(args.out, about, settings, rows)  # as it grows: the whole takes a while
     return 1 if any(row["num_different"] for row in rows) else 0
 
 
