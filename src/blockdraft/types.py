@@ -16,6 +16,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from blockdraft.errors import ConfigError
+from blockdraft.param_types import check_types
 
 FinishReason = Literal["stop", "length", "error", "cancelled"]
 
@@ -66,6 +67,7 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
+        check_types(self)
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))

@@ -40,7 +40,7 @@ USAGE, FAILURE = 2, 1
             "no drafter 'ngrams': not a name (dflash, dflash2, ngram, none) and not a folder; "
             "did you mean ngram?",
         ),
-        (("--num-draft-tokens", -1), "num_draft_tokens is -1; it must be 0 (off) or more"),
+        (("--num-draft-tokens", -1), "num_draft_tokens is -1; it must be 0 (off) to 256"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
 )

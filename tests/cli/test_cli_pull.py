@@ -30,7 +30,7 @@ def test_a_folder_is_checked_and_described(cli: Cli, target_folder: Path) -> Non
     }
 
 
-@pytest.mark.parametrize(("name", "code"), [("nope", 2), ("./nope", 1), ("nope.gguf", 1)])
+@pytest.mark.parametrize(("name", "code"), [("nope", 2), ("./nope", 2), ("nope.gguf", 2)])
 def test_what_is_not_there_is_one_line(cli: Cli, name: str, code: int) -> None:
     ran = cli("pull", name)
     assert (ran.code, ran.out) == (code, "")

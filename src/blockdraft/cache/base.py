@@ -23,6 +23,10 @@ class TargetCache(ABC):
     def move(self, src: int, dst: int) -> None:
         """Move a slot's rows to another slot; the source becomes empty."""
 
+    def clear_after(self, slot: int, length: int) -> None:
+        """As `crop`, where the rows that go may hold non-finite numbers."""
+        self.crop(slot, length)
+
     @abstractmethod
     def clear(self, slot: int) -> None:
         """Empty a slot that may hold non-finite rows."""

@@ -70,6 +70,11 @@ class KVCache(TargetCache):
         self.v[:, dst, :length] = self.v[:, src, :length]
         self.lens[dst], self.lens[src] = length, 0
 
+    def clear_after(self, slot: int, length: int) -> None:
+        self.crop(slot, length)
+        self.k[:, slot, length:].zero_()
+        self.v[:, slot, length:].zero_()
+
     def clear(self, slot: int) -> None:
         """Empty a slot that may hold non-finite rows."""
         self.k[:, slot].zero_()

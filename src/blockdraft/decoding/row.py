@@ -18,6 +18,7 @@ class Row:
     Attributes:
         limit_len: most tokens, prompt included, that this row may hold.
         target_end_ids: the target's own end ids.
+        is_doubted: the last pass over its drafts gave nothing usable; the next goes without.
         tracker: follows the text while stop strings or a stream need it; else None.
     """
 
@@ -30,6 +31,7 @@ class Row:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     error: str | None = None
+    is_doubted: bool = False
     mark: tuple[float, dict[str, float]] | None = None
     timing: Timing | None = None
 

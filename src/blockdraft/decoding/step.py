@@ -36,7 +36,11 @@ def cycle(state: DecodeState) -> None:
     output = verify(state, proposal)
     verdict, errors = choose_tokens(state.rows, proposal, output)
     for slot, message in errors.items():
-        state.rows[slot].fail(message)
+        if proposal.lens[slot]:
+            # A draft may have caused it, and a draft must change nothing: try again without.
+            state.rows[slot].is_doubted = True
+        else:
+            state.rows[slot].fail(message)
     commit(state, proposal, verdict, output)
 
 
@@ -69,7 +73,9 @@ def draft_batch(rows: list[Row], num_draft_tokens: int, device: torch.device) ->
         anchor_ids=torch.tensor(anchors(rows), device=device),
         positions=positions,
         token_ids=[row.token_ids for row in rows],
-        max_lens=tuple(min(num_draft_tokens, row.remaining_len - 1) for row in rows),
+        max_lens=tuple(
+            0 if row.is_doubted else min(num_draft_tokens, row.remaining_len - 1) for row in rows
+        ),
         temperatures=tuple(row.params.temperature for row in rows),
         uniforms=uniforms,
     )
@@ -102,6 +108,11 @@ def commit(state: DecodeState, proposal: Proposal, verdict: Verdict, output: Pas
     starts = [len(row.token_ids) - 1 for row in state.rows]
     lens = [0] * len(state.rows)
     for i, row in enumerate(state.rows):
+        if row.is_doubted and proposal.lens[i]:
+            row.cycles.append(Cycle(proposal.lens[i], 0, ()))
+            state.cache.clear_after(i, len(row.token_ids) - 1)
+            continue
+        row.is_doubted = False
         if row.finish_reason != "error":
             accepted = verdict.accepted_len[i]
             kept = row.commit([*drafts[i][:accepted], verdict.next_ids[i]])

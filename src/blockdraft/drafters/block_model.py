@@ -16,7 +16,7 @@ from blockdraft.cache.base import DraftContext
 from blockdraft.cache.draft_context import KVDraftContext
 from blockdraft.drafters.backbone import Backbone
 from blockdraft.drafters.base import DraftBatch
-from blockdraft.drafters.config import DFlashConfig, fit_num_draft_tokens
+from blockdraft.drafters.config import MAX_CANDIDATES, DFlashConfig, fit_num_draft_tokens
 from blockdraft.drafters.pairing import CHECKPOINT_FINGERPRINT, check_pairing
 from blockdraft.drafters.tensors import check_tensors
 from blockdraft.kernels.choose import choose_kernels
@@ -26,10 +26,6 @@ from blockdraft.types import GREEDY_TEMPERATURE, TargetHandle
 if TYPE_CHECKING:
     from blockdraft.drafters.native_backbone import NativeBackbone
     from blockdraft.kernels.native import PassResult
-
-
-#: Most candidates that a slot can be asked for.
-MAX_CANDIDATES = 64
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,8 @@ class BlockModel:
             # Imported late: the native kernels are compiled at first use.
             from blockdraft.drafters.native_backbone import NativeBackbone
 
-            return NativeBackbone(self.config, tensors, *parts)
+            reach = self.target.info.max_context_len + 1 + self.num_draft_tokens
+            return NativeBackbone(self.config, tensors, *parts, num_positions=reach)
         kernels = choose_kernels(self.dtype, self.device, self._kernels)
         return Backbone(self.config, tensors, kernels, self.device)
 

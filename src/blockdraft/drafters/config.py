@@ -11,6 +11,9 @@ from blockdraft.layers.rope import RopeConfig
 
 Method = Literal["dflash", "dflash2"]
 
+#: Most rows of a block, the anchor included, and most candidates of a slot.
+MAX_BLOCK_SIZE, MAX_CANDIDATES = 257, 64
+
 METHODS: tuple[Method, ...] = ("dflash", "dflash2")
 _POSITIVE = (
     "num_layers",
@@ -121,8 +124,8 @@ class DFlashConfig:
 
     def _block_faults(self) -> list[str]:
         faults = []
-        if self.block_size < 2:
-            faults.append(f"block_size is {self.block_size}; it must be 2 or more")
+        if not 2 <= self.block_size <= MAX_BLOCK_SIZE:
+            faults.append(f"block_size is {self.block_size}; it must be 2 to {MAX_BLOCK_SIZE}")
         if not 0 <= self.mask_token_id < self.vocab_size:
             faults.append(
                 f"mask_token_id is {self.mask_token_id}; it must be a row of the embedding,"
@@ -157,8 +160,9 @@ class DFlashConfig:
                 f"conv_group_size {self.conv_group_size} does not divide hidden_size"
                 f" {self.hidden_size}"
             )
-        if self.selector_top_k > self.vocab_size:
-            faults.append(f"selector_top_k {self.selector_top_k} exceeds the vocabulary")
+        most = min(MAX_CANDIDATES, self.vocab_size)
+        if self.selector_top_k > most:
+            faults.append(f"selector_top_k is {self.selector_top_k}; it must be 1 to {most}")
         return faults
 
 

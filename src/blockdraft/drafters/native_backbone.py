@@ -27,7 +27,11 @@ from blockdraft.layers.rope import rope_tables
 
 
 class NativeBackbone:
-    """Packed layers of one drafter, with the target's head. Holds no state of any sequence."""
+    """Packed layers of one drafter, with the target's head. Holds no state of any sequence.
+
+    `num_positions` is as far as the target's texts and a block after them reach, whatever the
+    drafter says of itself: it may draft badly out there, but never stops a generation.
+    """
 
     def __init__(
         self,
@@ -35,9 +39,12 @@ class NativeBackbone:
         tensors: Mapping[str, Tensor],
         head: PackedLinear,
         embedding: Float[Tensor, "v m"],
+        num_positions: int,
     ) -> None:
         self.config, self.device = config, torch.device("cpu")
-        self.native_pass = NativePass(_model_weights(config, tensors, head, embedding))
+        self.native_pass = NativePass(
+            _model_weights(config, tensors, head, embedding, num_positions)
+        )
 
     def new_context(self, num_slots: int, max_len: int, block_len: int) -> KVDraftContext:
         """An empty context, with room for blocks of `block_len` rows."""
@@ -119,9 +126,9 @@ def _model_weights(
     tensors: Mapping[str, Tensor],
     head: PackedLinear,
     embedding: Float[Tensor, "v m"],
+    num_positions: int,
 ) -> ModelWeights:
     half = config.head_dim // 2
-    num_positions = config.max_context_len + config.block_size
     cos, sin = rope_tables(config.rope, config.head_dim, num_positions, torch.float32)
     return ModelWeights(
         layers=[_layer_weights(config, tensors, i) for i in range(config.num_layers)],

@@ -219,6 +219,8 @@ def _params_of_each(
 ) -> Sequence[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * num_prompts
+    if not isinstance(params, Sequence) or not all(isinstance(p, SamplingParams) for p in params):
+        raise ConfigError("params are no SamplingParams; give one, or a list of one each")
     if len(params) != num_prompts:
         raise ConfigError(
             f"{len(params)} sampling parameters for {num_prompts} prompts; give one, or one each"

@@ -42,14 +42,15 @@ class Runner:
         padding = 0 if drafter is None else drafter.num_draft_tokens
         self._scheduler = Scheduler(num_slots)
         self._scheduler.add(range(len(rows)))
-        self.state = DecodeState(
-            target=target,
-            drafter=drafter,
-            cache=target.new_cache(num_slots, max_len + padding),
-            context=None if drafter is None else drafter.new_context(num_slots, max_len),
-            clock=clock,
-            prefill_chunk_len=limits.prefill_chunk_len,
-        )
+        with torch_on_one_thread(target.has_own_threads):
+            self.state = DecodeState(
+                target=target,
+                drafter=drafter,
+                cache=target.new_cache(num_slots, max_len + padding),
+                context=None if drafter is None else drafter.new_context(num_slots, max_len),
+                clock=clock,
+                prefill_chunk_len=limits.prefill_chunk_len,
+            )
         self._ids = {id(row): i for i, row in enumerate(rows)}
         for row in self._rows[:num_slots]:
             row.mark = started  # making the cache is part of the first rows' time

@@ -118,12 +118,12 @@ def build() -> Path:
     compiler = find_compiler()
     folder = cache_dir()
     library = folder / f"blockdraft-{sources_digest(compiler)}.so"
-    if library.exists():
+    if _is_whole(library):
         return library
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder / "lock"):
-            if not library.exists():
+            if not _is_whole(library):
                 _compile_into(library, compiler)
     except OSError as error:
         raise BuildError(
@@ -133,10 +133,26 @@ def build() -> Path:
     return library
 
 
+def _is_whole(library: Path) -> bool:
+    """Whether a library is there as it was built: a damaged one would crash, not fail."""
+    try:
+        return _digest_file(library).read_text() == _sha256(library)
+    except OSError:
+        return False
+
+
+def _digest_file(library: Path) -> Path:
+    return library.with_suffix(".sha256")
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def is_built() -> bool:
     """Whether an earlier call compiled the library; False too if it cannot be."""
     try:
-        return (cache_dir() / f"blockdraft-{sources_digest(find_compiler())}.so").exists()
+        return _is_whole(cache_dir() / f"blockdraft-{sources_digest(find_compiler())}.so")
     except BuildError:
         return False
 
@@ -156,6 +172,7 @@ def _compile_into(library: Path, compiler: Compiler) -> None:
         units = [SOURCE_DIR / f"{unit}.c" for unit in COMMON_UNITS]
         output = scratch / library.name
         _run([*_start(compiler), *defines, "-shared", "-o", output, *units, *kernels.values()])
+        _digest_file(library).write_text(_sha256(output))
         os.replace(output, library)
 
 
