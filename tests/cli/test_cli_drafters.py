@@ -64,7 +64,7 @@ def test_every_option_reaches_the_drafter(cli: Cli, target_folder: Path, tmp_pat
     ("options", "message"),
     [
         (("--method", "eagle"), "method 'eagle' does not exist; use dflash or dflash2"),
-        (("--block-size", 1), "dflash2 config: block_size is 1; it must be 2 or more"),
+        (("--block-size", 1), "dflash2 config: block_size is 1; it must be 2 to 257"),
         (("--num-taps", 9), "cannot spread 9 taps over 8 target layers; ask for fewer"),
         (("--mask-token-id", 9999), "dflash2 config: mask_token_id is 9999; it must be a row of"),
         (("--window", -1), "dflash2 config: windows are (-1, -1, -1); each must be 1 or more"),

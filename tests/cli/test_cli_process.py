@@ -62,6 +62,8 @@ def test_ctrl_c_ends_a_long_text(long_target: Path, environment: dict[str, str])
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,
+        # A shell may start its background jobs deaf to Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         first = process.stdout.read(1)

@@ -112,7 +112,7 @@ def test_bc10_bc11_outputs_have_the_law_of_the_target(maker: str, warp: str) -> 
 @pytest.mark.parametrize("warp", WARPS)
 @pytest.mark.parametrize("maker", MAKERS)
 def test_bc10_bc11_with_many_requests(maker: str, warp: str) -> None:
-    rows = run(TableTarget(table()), MAKERS[maker](), WARPS[warp], 50_000)
+    rows = run(TableTarget(table()), MAKERS[maker](), WARPS[warp], 20_000)
     assert worst(rows, WARPS[warp]) > SURE
 
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def generate(
-    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin, as it is.")],
+    prompt: Annotated[
+        str, typer.Argument(help="The prompt; - reads it from stdin, less one newline at its end.")
+    ],
     target: options.Target = "smollm2-135m",
     drafter: options.Drafter = "auto",
     no_drafter: options.NoDrafter = False,
@@ -90,7 +92,7 @@ def _read(prompt: str) -> str:
     from blockdraft.errors import ConfigError
 
     try:
-        text = sys.stdin.read() if prompt == "-" else prompt
+        text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
     except UnicodeDecodeError as error:
         raise ConfigError(f"stdin is not {error.encoding} text; convert it first") from error
     options.check_text("the prompt", text)
