@@ -6,7 +6,6 @@ python -m benchmarks.long_prompt --out benchmarks/results/long_prompt.json
 from __future__ import annotations
 
 import argparse
-import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -43,8 +42,6 @@ def main() -> None:
 
 def _prefill(llm: LLM, ids: torch.Tensor, chunk_len: int) -> dict[str, Any]:
     num_tokens = ids.shape[1]
-    gc.collect()
-    before = resident_bytes()
     cache = llm.target.new_cache(1, num_tokens)
     chunk_ms = []
     for start in range(0, num_tokens, chunk_len):
@@ -63,14 +60,7 @@ def _prefill(llm: LLM, ids: torch.Tensor, chunk_len: int) -> dict[str, Any]:
         "last_to_first_chunk": chunk_ms[-1] / chunk_ms[0],
         "predicted_cache_bytes": row_bytes * (num_tokens + PADDING_ROWS),
         "cache_bytes": cache.num_bytes(),
-        "resident_growth_bytes": resident_bytes() - before,
     }
-
-
-def resident_bytes() -> int:
-    """Memory of this process that is in use."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def decode_speed(result: dict[str, Any]) -> str:
     counts = ("1", "4", "8", "16", "32")
     passes = ", ".join(f"{cost['pass_ms'][count]['median']:.1f}" for count in counts)
     lines = [
-        f"SmolLM2-135M-Instruct in {about['dtype']}, batch 1, "
+        f"SmolLM2-135M-Instruct (dequantised from Q4_1) in {about['dtype']}, batch 1, "
         f"{result['settings']['context']} cached tokens, {about['machine']['threads']} threads of {about['machine']['cpu']} "
         f"({', '.join(about['machine']['instructions'])}), {about['kernels']} kernels; medians of "
         f"{rate['blockdraft']['num']} alternating rounds "
