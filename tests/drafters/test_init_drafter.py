@@ -153,5 +153,11 @@ def test_config_names_every_fault_at_once() -> None:
         dataclasses.replace(
             config, num_heads=3, windows=(0,), target_layer_ids=(1, 1), selector_top_k=161
         )
-    for part in ("num_heads 3", "windows has 1", "windows are (0,)", "named twice", "selector_top_k is"):
+    for part in (
+        "num_heads 3",
+        "windows has 1",
+        "windows are (0,)",
+        "named twice",
+        "selector_top_k is",
+    ):
         assert part in str(error.value)
