@@ -100,7 +100,11 @@ def test_a_folder_that_cannot_be_made_is_one_line(
 ) -> None:
     (tmp_path / "file").touch()
     ran = cli("init-drafter", target_folder, "-o", tmp_path / "file" / "new")
-    assert (ran.code, ran.error) == (1, f"error: {tmp_path}/file/new: Not a directory")
+    parent = tmp_path / "file"
+    assert ran.code == 1
+    assert ran.error == (
+        f"error: {parent}/new cannot be written: {parent} cannot be made a folder (File exists)"
+    )
 
 
 def test_inspect_says_what_a_drafter_is(cli: Cli, drafter_folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any, cast
 
 from blockdraft.drafters.config import METHODS, Method
 from blockdraft.drafters.init import init_drafter
-from blockdraft.drafters.pairing import TARGET_FINGERPRINT, TARGET_NAME
-from blockdraft.errors import ConfigError
+from blockdraft.drafters.pairing import record_target
+from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.interop.zlab import write_zlab
 from blockdraft.targets.load import source_info
 from blockdraft.targets.sources import SourceFiles, resolve
@@ -64,12 +65,17 @@ def write_new_drafter(
         seed=asked.seed,
         copy_layers_from=source.weights if asked.copy_layers else None,
     )
-    write_zlab(
-        folder,
-        config,
-        tensors,
-        {TARGET_NAME: info.name, TARGET_FINGERPRINT: info.fingerprint, "trained_steps": "0"},
-    )
+    # Under another name first: stopped halfway, nothing stands where a whole drafter should.
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder} cannot be written: {folder.parent} cannot be made a folder ({error.strerror})"
+        ) from error
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
+        whole = Path(scratch) / folder.name
+        write_zlab(whole, config, tensors, {**record_target(info), "trained_steps": "0"})
+        whole.rename(folder)
     return {
         "folder": folder,
         "method": asked.method,

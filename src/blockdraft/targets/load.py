@@ -59,6 +59,11 @@ def load_target(
                 f"--exact needs our own decoder, which does not run {source.name} ({why_not}); "
                 "use --dtype float32 instead"
             )
+        if kernels != "auto":
+            raise UnsupportedError(
+                f"kernels {kernels!r} need our own decoder, which does not run {source.name} "
+                f"({why_not}); leave kernels at 'auto'"
+            )
         log(f"{source.name}: runs on transformers ({why_not})")
         # Imported late: transformers takes seconds, and most targets do not need it.
         from blockdraft.targets.transformers import load_transformers_target
