@@ -70,7 +70,8 @@ def write_new_drafter(
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(
-            f"{folder} cannot be written: {folder.parent} cannot be made a folder ({error.strerror})"
+            f"{folder} cannot be written: {folder.parent} cannot be made a folder "
+            f"({error.strerror})"
         ) from error
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
         whole = Path(scratch) / folder.name
