@@ -54,6 +54,8 @@ def _run_prompts(state: DecodeState, rows: Sequence[Row], first_slot: int) -> Pa
         )
         with state.clock.phase("prefill"):
             output = state.target.forward(state.cache, batch)
+            for i in range(len(rows)):
+                state.record(first_slot + i, output.features, i, lens[i])
             if state.context is not None:
                 starts = [start] * len(rows)
                 state.context.append(output.features, first_slot, starts, lens)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from blockdraft.decoding.clock import Timing
 from blockdraft.decoding.text import TextTracker
 from blockdraft.sampling.logprobs import TokenLogprob
@@ -19,6 +21,7 @@ class Row:
         limit_len: most tokens, prompt included, that this row may hold.
         target_end_ids: the target's own end ids.
         is_doubted: the last pass over its drafts gave nothing usable; the next goes without.
+        features: recorded hidden states of the committed positions, in pieces [t, f].
         tracker: follows the text while stop strings or a stream need it; else None.
     """
 
@@ -29,6 +32,7 @@ class Row:
     token_ids: list[int] = field(default_factory=list)
     cycles: list[Cycle] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    features: list[Tensor] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     error: str | None = None
     is_doubted: bool = False

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from blockdraft.cache.base import DraftContext, TargetCache
 from blockdraft.decoding.clock import Clock
 from blockdraft.decoding.row import Row
@@ -22,11 +24,21 @@ class DecodeState:
     context: DraftContext | None
     clock: Clock
     prefill_chunk_len: int = 512
+    record_layer_ids: tuple[int, ...] = ()
     rows: list[Row] = field(default_factory=list)
 
     @property
     def layer_ids(self) -> tuple[int, ...]:
+        """Layers whose outputs a pass must give: for the drafter, or to be recorded."""
+        if self.record_layer_ids:
+            return self.record_layer_ids
         return self.drafter.target_layer_ids if self.drafter else ()
+
+    def record(self, slot: int, features: Tensor | None, row: int, num: int) -> None:
+        """Keep the first `num` feature rows of sequence `row` of a pass with the row in `slot`."""
+        if self.record_layer_ids and num:
+            assert features is not None
+            self.rows[slot].features.append(features[row, :num].clone())
 
     def remove_finished(self) -> list[Row]:
         """Take finished rows out; the last rows move into their slots."""

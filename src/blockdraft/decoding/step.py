@@ -118,6 +118,7 @@ def commit(state: DecodeState, proposal: Proposal, verdict: Verdict, output: Pas
             kept = row.commit([*drafts[i][:accepted], verdict.next_ids[i]])
             row.cycles.append(Cycle(proposal.lens[i], min(accepted, len(kept)), tuple(kept)))
             lens[i] = 0 if row.is_finished else len(kept)
+            state.record(i, output.features, i, len(kept))
             record_logprobs(row, output.logits, i, kept)
         state.cache.crop(i, len(row.token_ids) - 1)
     if state.context is not None and any(lens):

@@ -128,14 +128,24 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        record_layer_ids: tuple[int, ...] = (),
     ) -> Iterator[tuple[int, Output]]:
-        """As `generate`, but each output as soon as it is there."""
+        """As `generate`, but each output as soon as it is there.
+
+        `record_layer_ids` names target layers (0-based outputs, before the final norm) whose
+        hidden states come with each output, concatenated; they are by-products of decoding.
+
+        Raises: ConfigError if there is no such layer, or the drafter needs other ones.
+        """
+        self._check_layers(record_layer_ids)
         rows = self._rows(split_prompts(prompts), params, stream=False)
         live = [(i, row) for i, row in enumerate(rows) if row.params.max_tokens > 0]
         yield from ((i, _empty(row)) for i, row in enumerate(rows) if row.params.max_tokens == 0)
         if not live:
             return
-        runner = Runner(self.target, self.drafter, [row for _, row in live], self.limits)
+        queue = [row for _, row in live]
+        runner = Runner(self.target, self.drafter, queue, self.limits, record_layer_ids)
         for changed in runner.run():
             for j in changed:
                 index, row = live[j]
@@ -158,6 +168,17 @@ class LLM:
                 yield StreamPiece(row.tracker.take(), ids, output)
         finally:
             runner.cancel(0)
+
+    def _check_layers(self, layer_ids: tuple[int, ...]) -> None:
+        most = self.target.info.num_layers - 1
+        if any(not 0 <= i <= most for i in layer_ids):
+            raise ConfigError(f"record_layer_ids is {list(layer_ids)}; each must be 0 to {most}")
+        needed = self.drafter.target_layer_ids if self.drafter else ()
+        if layer_ids and needed and layer_ids != needed:
+            raise ConfigError(
+                f"record_layer_ids is {list(layer_ids)}, but the drafter taps {list(needed)};"
+                " record those, or decode with drafter none"
+            )
 
     def _rows(
         self,

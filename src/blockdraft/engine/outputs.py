@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from blockdraft.decoding.clock import Timing
 from blockdraft.decoding.row import Row
 from blockdraft.sampling.logprobs import TokenLogprob
@@ -58,7 +62,11 @@ class Speculation:
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """One answer. `error` says in one line why a request failed; its text is what there was."""
+    """One answer. `error` says in one line why a request failed; its text is what there was.
+
+    `features`: where they were recorded, the hidden states [n-1, f] of every token but the last,
+    prompt included.
+    """
 
     text: str
     token_ids: tuple[int, ...]
@@ -69,6 +77,7 @@ class Output:
     seed: int
     logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None
+    features: Float[Tensor, "t f"] | None = None
 
 
 def build_output(row: Row, text: str) -> Output:
@@ -85,4 +94,5 @@ def build_output(row: Row, text: str) -> Output:
         seed=row.request.seed,
         logprobs=None if row.params.logprobs is None else tuple(row.logprobs),
         error=row.error,
+        features=torch.cat(row.features) if row.features else None,
     )

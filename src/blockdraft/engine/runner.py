@@ -32,7 +32,12 @@ class Runner:
     """
 
     def __init__(
-        self, target: Target, drafter: Drafter | None, rows: Sequence[Row], limits: RunnerLimits
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        rows: Sequence[Row],
+        limits: RunnerLimits,
+        record_layer_ids: tuple[int, ...] = (),
     ) -> None:
         self._rows, clock = list(rows), Clock(target.device)
         started = clock.mark()
@@ -50,6 +55,7 @@ class Runner:
                 context=None if drafter is None else drafter.new_context(num_slots, max_len),
                 clock=clock,
                 prefill_chunk_len=limits.prefill_chunk_len,
+                record_layer_ids=record_layer_ids,
             )
         self._ids = {id(row): i for i, row in enumerate(rows)}
         for row in self._rows[:num_slots]:
