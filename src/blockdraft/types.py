@@ -200,3 +200,9 @@ class TargetHandle(Protocol):
     def head(self, hidden: Float[Tensor, "n m"]) -> Float[Tensor, "n v"]:
         """Apply the output head (no final norm, no multiplier, no soft-cap)."""
         ...
+
+    def head_rows(
+        self, ids: Int64[Tensor, "d"]
+    ) -> tuple[Float[Tensor, "d m"], Float[Tensor, "d"] | None]:
+        """Rows of the head for some tokens, and their biases if it has any: copies."""
+        ...

@@ -38,6 +38,9 @@ class PoisonedTarget(Target):
     def head(self, hidden: Tensor) -> Tensor:
         return self.inner.head(hidden)
 
+    def head_rows(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self.inner.head_rows(ids)
+
     def forward(self, cache: TargetCache, batch: RowBatch) -> PassOutput:
         out = self.inner.forward(cache, dataclasses.replace(batch, wants_best=False))
         for i, length in enumerate(batch.lens):

@@ -145,3 +145,6 @@ class TableTarget(Target):
 
     def head(self, hidden: Tensor) -> Tensor:
         raise AssertionError("a table has no head")
+
+    def head_rows(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        raise AssertionError("a table has no head")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from blockdraft.cache.draft_context import KVDraftContext
 from blockdraft.drafters.backbone import Backbone
 from blockdraft.drafters.base import DraftBatch
 from blockdraft.drafters.config import MAX_CANDIDATES, DFlashConfig, fit_num_draft_tokens
+from blockdraft.drafters.draft_vocab import DRAFT_VOCAB_IDS, DraftVocab
 from blockdraft.drafters.pairing import CHECKPOINT_FINGERPRINT, check_pairing
 from blockdraft.drafters.tensors import check_tensors
 from blockdraft.kernels.choose import choose_kernels
@@ -34,23 +35,27 @@ class DraftedBlock:
 
     Attributes:
         hidden: final-normed rows [b, k, m].
-        logits: the target head's raw logits for them [b, k, v], if they were written out.
-        top: else the best of them and their ids [b, k, c], as many as were asked for.
+        logits: the head's raw logits for them [b, k, d], if they were written out; d tokens can be
+            drafted.
+        top: else the best of them and their rows [b, k, c], as many as were asked for.
     """
 
     hidden: Float[Tensor, "b k m"]
-    logits: Float[Tensor, "b k v"] | None
+    logits: Float[Tensor, "b k d"] | None
     top: tuple[Float32[Tensor, "b k c"], Int64[Tensor, "b k c"]] | None = None
 
     def best(self, num: int) -> tuple[Float32[Tensor, "b k c"], Int64[Tensor, "b k c"]]:
-        """The greatest raw logits of each slot and their ids; the lowest id first on ties."""
+        """The greatest raw logits of each slot and their rows; the lowest row first on ties.
+
+        Rows are those of the head: `DraftVocab.tokens` gives the token ids.
+        """
         if self.top is not None:
-            values, ids = self.top
-            return values[..., :num], ids[..., :num]
+            values, rows = self.top
+            return values[..., :num], rows[..., :num]
         assert self.logits is not None
-        b, k, v = self.logits.shape
-        values, ids = fast_topk(self.logits.flatten(0, 1), min(num, v))
-        return values.float().view(b, k, -1), ids.view(b, k, -1)
+        b, k, d = self.logits.shape
+        values, rows = fast_topk(self.logits.flatten(0, 1), min(num, d))
+        return values.float().view(b, k, -1), rows.view(b, k, -1)
 
 
 class BlockModel:
@@ -82,6 +87,9 @@ class BlockModel:
         self.config, self.provenance, self.source = config, dict(provenance), source
         self.num_draft_tokens = fit_num_draft_tokens(config, num_draft_tokens)
         self._tensors, self.dtype, self.device, self._kernels = tensors, dtype, device, kernels
+        ids = tensors.get(DRAFT_VOCAB_IDS)
+        self.vocab = DraftVocab(None if ids is None else ids.to(device), config.vocab_size)
+        self._head_rows: tuple[Tensor, Tensor | None] | None = None
         self._target: TargetHandle | None = None
         self._has_warned = False
 
@@ -99,13 +107,27 @@ class BlockModel:
         kernels = choose_kernels(self.dtype, self.device, self._kernels)
         return Backbone(self.config, tensors, kernels, self.device)
 
+    @cached_property
+    def head(self) -> Callable[[Tensor], Tensor]:
+        """Raw logits of the tokens that can be drafted, for rows [n, m] in the target's dtype."""
+        if self._head_rows is None:
+            return self.target.head
+        kernels = choose_kernels(self.target.info.dtype, self.device, self._kernels)
+        return kernels.linear(*self._head_rows)
+
     def _native_parts(self) -> tuple[Any, Tensor] | None:
-        """Packed head and embedding of a target that runs on the native kernels."""
+        """Head and embedding of a target that runs on the native kernels.
+
+        The head is the target's packed one, or the rows of the draft vocabulary.
+        """
         wanted = self._kernels == "auto" and self.dtype == torch.bfloat16
         head = getattr(self._target, "packed_head", None)
         fits = self.config.conv_kernel_size in (0, 2)
         if not (wanted and fits) or head is None or self._target is None:
             return None
+        if self._head_rows is not None:
+            head, bias = self._head_rows
+            assert bias is None, "native targets have no bias in their head"
         return head, self._target.embedding  # type: ignore[attr-defined]
 
     def describe(self, name: str) -> dict[str, Any]:
@@ -127,6 +149,8 @@ class BlockModel:
         """Borrow the target's embedding and head. Raises: CheckpointError for a wrong pair."""
         check_pairing(self.config, self.provenance, target.info, self.source)
         self._target = target
+        if self.vocab.ids is not None:
+            self._head_rows = target.head_rows(self.vocab.ids)
 
     def new_context(self, num_slots: int, max_len: int) -> KVDraftContext:
         """An empty context for `num_slots` sequences of up to `max_len` tokens."""
@@ -146,7 +170,7 @@ class BlockModel:
         ids[:, 0] = batch.anchor_ids
         num_slots = max(1, min(self.num_draft_tokens, max(batch.max_lens)))
         if not isinstance(self.backbone, Backbone):
-            num_candidates = min(num_candidates, self.config.vocab_size)
+            num_candidates = min(num_candidates, self.config.num_draftable_tokens)
             result = self.backbone.run(ids, context, batch.positions, num_slots, num_candidates)
             return _drafted(result, b, num_slots)
         rows = self.target.embed(ids).to(self.backbone.kernels.dtype)
@@ -155,7 +179,7 @@ class BlockModel:
         hidden = self.backbone.run(rows, context, batch.positions)
         hidden = hidden[:, 1 : 1 + num_slots]
         flat = hidden.flatten(0, 1).to(self.target.info.dtype)
-        return DraftedBlock(hidden, self.target.head(flat).view(b, num_slots, -1))
+        return DraftedBlock(hidden, self.head(flat).view(b, num_slots, -1))
 
     def transform(self, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Multiplier and soft-cap: increasing, so they may follow the choice of candidates."""
@@ -189,7 +213,7 @@ def _drafted(result: PassResult, num_rows: int, num_slots: int) -> DraftedBlock:
     assert result.top_values is not None
     assert result.top_ids is not None
     shape = (num_rows, num_slots, -1)
-    # An id is -1 only where logits were not numbers; such a row drafts nothing (`draft_lens`).
+    # A row is -1 only where logits were not numbers; such a row drafts nothing (`draft_lens`).
     top = result.top_values.view(shape), result.top_ids.clamp_(min=0).view(shape)
     return DraftedBlock(result.hidden.view(shape), None, top)
 

@@ -43,6 +43,8 @@ class DFlashConfig:
         causal: of each layer; whether a block row sees only itself and the block rows before it.
         block_size: rows of a block, the anchor included; it drafts block_size - 1 tokens.
         mask_token_id: the token whose embedding stands in the slots to be filled.
+        draft_vocab_size: tokens that can be drafted (the tensor `draft_vocab_ids` lists them); 0
+            for the whole vocabulary.
         target_layer_ids: target layers whose outputs are the features (0-based, before the final
             norm), in the order in which they are concatenated.
         conv_kernel_size, conv_group_size: taps and channels per group of the block convolutions.
@@ -69,6 +71,7 @@ class DFlashConfig:
     mask_token_id: int
     target_layer_ids: tuple[int, ...]
     num_target_layers: int
+    draft_vocab_size: int = 0
     norm_eps: float = 1e-6
     rope: RopeConfig = field(default_factory=RopeConfig)
     conv_kernel_size: int = 0
@@ -95,6 +98,11 @@ class DFlashConfig:
     def feature_size(self) -> int:
         """Width of the concatenated target features of one position."""
         return len(self.target_layer_ids) * self.hidden_size
+
+    @property
+    def num_draftable_tokens(self) -> int:
+        """Tokens that can be drafted: rows of the head that are multiplied."""
+        return self.draft_vocab_size or self.vocab_size
 
     @property
     def has_selector(self) -> bool:
@@ -131,6 +139,11 @@ class DFlashConfig:
                 f"mask_token_id is {self.mask_token_id}; it must be a row of the embedding,"
                 f" 0 to {self.vocab_size - 1}"
             )
+        if not 0 <= self.draft_vocab_size < max(self.vocab_size, 1):
+            faults.append(
+                f"draft_vocab_size is {self.draft_vocab_size}; it must be 1 to"
+                f" {self.vocab_size - 1}, or 0 for the whole vocabulary"
+            )
         cap = self.final_logit_softcapping
         if cap is not None and not cap > 0:
             faults.append(f"final_logit_softcapping is {cap}; it must be greater than 0, or None")
@@ -160,7 +173,7 @@ class DFlashConfig:
                 f"conv_group_size {self.conv_group_size} does not divide hidden_size"
                 f" {self.hidden_size}"
             )
-        most = min(MAX_CANDIDATES, self.vocab_size)
+        most = min(MAX_CANDIDATES, self.num_draftable_tokens)
         if self.selector_top_k > most:
             faults.append(f"selector_top_k is {self.selector_top_k}; it must be 1 to {most}")
         return faults

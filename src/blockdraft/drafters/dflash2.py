@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from jaxtyping import Float32, Int64
@@ -20,93 +19,52 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockdraft.cache.base import DraftContext
-from blockdraft.cache.draft_context import KVDraftContext
-from blockdraft.drafters.base import DraftBatch, Drafter
+from blockdraft.drafters.base import DraftBatch
+from blockdraft.drafters.block_drafter import BlockDrafter
 from blockdraft.drafters.block_model import (
     BlockModel,
     DraftedBlock,
     sampling_temperatures,
     without_refused,
 )
-from blockdraft.drafters.config import DFlashConfig
-from blockdraft.errors import CheckpointError
 from blockdraft.layers.selector import edge_scores
 from blockdraft.layers.walk import Paths, walk_greedy, walk_sampled
-from blockdraft.types import Proposal, TargetHandle
+from blockdraft.types import Proposal
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """Candidates of each slot and the score of every edge (slot, predecessor, candidate)."""
+    """Token ids of each slot's candidates; scores of all edges (slot, predecessor, candidate)."""
 
     ids: Int64[Tensor, "b k c"]
     scores: Float32[Tensor, "b k c c"]
 
 
-class DFlash2Drafter(Drafter):
+class DFlash2Drafter(BlockDrafter):
     """Candidates from the target's head, path and q from the selector."""
 
     name = "dflash2"
 
-    def __init__(self, model: BlockModel, selector: Mapping[str, Tensor]) -> None:
-        self.model = model
-        self.num_draft_tokens = model.num_draft_tokens
-        self.target_layer_ids = model.config.target_layer_ids
+    def __init__(self, model: BlockModel, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(model, tensors)
         # Codebooks are kept in the run dtype; the rows that are gathered become float32.
-        device, dtype = model.device, model.dtype
-        self._predecessors = selector["predecessor_codebook"].to(device, dtype)
-        self._successors = selector["successor_codebook"].to(device, dtype)
-        self._projection = selector["hidden_projection.weight"].to(device, torch.float32)
-
-    @classmethod
-    def from_tensors(
-        cls,
-        config: DFlashConfig,
-        tensors: Mapping[str, Tensor],
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-        num_draft_tokens: int | None = None,
-        provenance: Mapping[str, str] | None = None,
-        source: str = "dflash2",
-        kernels: str = "auto",
-    ) -> DFlash2Drafter:
-        """Build from a checkpoint's tensors; see `BlockModel` for the arguments and errors."""
-        if config.method != "dflash2":
-            raise CheckpointError(f"{source} is a {config.method} drafter, not dflash2")
-        model = BlockModel(
-            config,
-            tensors,
-            dtype=dtype,
-            device=torch.device(device),
-            num_draft_tokens=num_draft_tokens,
-            provenance=provenance or {},
-            source=source,
-            kernels=kernels,
-        )
-        prefix = "candidate_selector."
-        names = [name for name in tensors if name.startswith(prefix)]
-        return cls(model, {name.removeprefix(prefix): tensors[name] for name in names})
-
-    def bind(self, target: TargetHandle) -> None:
-        self.model.bind(target)
-
-    def describe(self) -> dict[str, Any]:
-        return self.model.describe(self.name)
-
-    def new_context(self, num_slots: int, max_len: int) -> KVDraftContext:
-        return self.model.new_context(num_slots, max_len)
+        device, dtype, part = model.device, model.dtype, "candidate_selector"
+        self._predecessors = tensors[f"{part}.predecessor_codebook"].to(device, dtype)
+        self._successors = tensors[f"{part}.successor_codebook"].to(device, dtype)
+        projection = tensors[f"{part}.hidden_projection.weight"]
+        self._projection = projection.to(device, torch.float32)
 
     def draft(self, context: DraftContext, batch: DraftBatch) -> DraftedBlock:
         return self.model.draft(context, batch, self.model.config.selector_top_k)
 
     def lattice(self, drafted: DraftedBlock, anchor_ids: Int64[Tensor, "b"]) -> Lattice:
         """The best candidates of each slot and all edge scores, in float32."""
-        values, ids = drafted.best(self.model.config.selector_top_k)
-        unary = self.model.transform(values)
+        values, rows = drafted.best(self.model.config.selector_top_k)
+        unary, vocab = self.model.transform(values), self.model.vocab
         gate = F.linear(drafted.hidden.float(), self._projection)
-        scores = edge_scores(unary, ids, anchor_ids, gate, self._predecessors, self._successors)
-        return Lattice(ids, scores)
+        anchors = vocab.rows(anchor_ids)
+        scores = edge_scores(unary, rows, anchors, gate, self._predecessors, self._successors)
+        return Lattice(vocab.tokens(rows), scores)
 
     def select(self, drafted: DraftedBlock, batch: DraftBatch) -> Proposal:
         if drafted.top is not None and all(t is None for t in sampling_temperatures(batch)):
@@ -126,15 +84,16 @@ class DFlash2Drafter(Drafter):
         """The greedy walk in C, which scores only the edges it passes."""
         from blockdraft.kernels.native.walk import walk_greedy as walk
 
-        values, ids = drafted.best(self.model.config.selector_top_k)
-        gate = self._native_gate(drafted.hidden)
+        values, rows = drafted.best(self.model.config.selector_top_k)
+        gate, vocab = self._native_gate(drafted.hidden), self.model.vocab
         path, is_finite = walk(
             gate,
             self.model.transform(values).contiguous(),
-            ids.contiguous(),
-            batch.anchor_ids,
+            rows.contiguous(),
+            vocab.rows(batch.anchor_ids),
             self._predecessors,
             self._successors,
+            vocab.ids,
         )
         return Proposal(path, self.model.draft_lens(batch, is_finite.tolist()))
 

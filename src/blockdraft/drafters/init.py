@@ -6,7 +6,7 @@ fresh DFlash 2 drafter gives the same drafts as a DFlash drafter with the same l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from blockdraft.drafters.config import (
     Method,
     spread_target_layers,
 )
+from blockdraft.drafters.draft_vocab import DRAFT_VOCAB_IDS, draft_vocab_fault
 from blockdraft.drafters.tensors import check_tensors, tensor_shapes
 from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.layers.rope import RopeConfig
@@ -45,6 +46,7 @@ def init_drafter(
     conv_group_size: int = 16,
     selector_rank: int = 64,
     selector_top_k: int = 16,
+    draft_vocab_ids: Sequence[int] | None = None,
     input_embedding_scale: float = 1.0,
     seed: int = 0,
     copy_layers_from: Mapping[str, Tensor] | None = None,
@@ -55,6 +57,7 @@ def init_drafter(
         mask_token_id: a token that text never holds; its embedding marks the slots to fill.
         window: sliding window of every layer; None attends to the whole context.
         target_layer_ids: layers to tap; None spreads `num_taps` by z-lab's rule.
+        draft_vocab_ids: the tokens that can be drafted, ascending; None for all.
         input_embedding_scale: what the target multiplies its embedding by, if it does.
         copy_layers_from: the target's tensors by their transformers names; its last layers and
             final norm become the drafter's. None draws them.
@@ -64,6 +67,7 @@ def init_drafter(
     if method == "dflash2":
         sizes = (conv_kernel_size, conv_group_size, selector_rank, selector_top_k)
         fields |= zip(SELECTOR_FIELDS, sizes, strict=True)
+    ids = _draft_vocab(draft_vocab_ids, target.vocab_size, mask_token_id)
     config = DFlashConfig(
         **fields,
         method=method,
@@ -72,13 +76,25 @@ def init_drafter(
         causal=(is_causal,) * num_layers,
         block_size=block_size,
         mask_token_id=mask_token_id,
+        draft_vocab_size=len(ids),
         target_layer_ids=target_layer_ids or spread_target_layers(target.num_layers, num_taps),
         input_embedding_scale=input_embedding_scale,
     )
-    tensors = _fresh_tensors(config, seed)
+    tensors = _fresh_tensors(config, ids, seed)
     if copy_layers_from is not None:
         _copy_layers(config, tensors, target_config, copy_layers_from)
     return config, tensors
+
+
+def _draft_vocab(ids: Sequence[int] | None, vocab_size: int, mask_token_id: int) -> Tensor:
+    """The tokens to draft from, checked; empty for the whole vocabulary."""
+    if ids is None:
+        return torch.empty(0, dtype=torch.int64)
+    tensor = torch.tensor(list(ids), dtype=torch.int64)
+    fault = draft_vocab_fault(tensor, vocab_size, mask_token_id)
+    if fault is not None:
+        raise ConfigError(fault)
+    return tensor
 
 
 def _target_fields(
@@ -110,10 +126,10 @@ def _need(target_config: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def _fresh_tensors(config: DFlashConfig, seed: int) -> dict[str, Tensor]:
+def _fresh_tensors(config: DFlashConfig, ids: Tensor, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return {
-        name: _start(name)(torch.empty(shape), generator)
+        name: ids if name == DRAFT_VOCAB_IDS else _start(name)(torch.empty(shape), generator)
         for name, shape in tensor_shapes(config).items()
     }
 

@@ -1,7 +1,7 @@
 """The DFlash backbone on the native kernels: context and block in one call each.
 
 Equal to `backbone.Backbone` within bfloat16 rounding; head and embedding rows are the target's own
-packed weights.
+packed weights. The rows of a draft vocabulary are packed once more, side by side.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from blockdraft.layers.rope import rope_tables
 
 
 class NativeBackbone:
-    """Packed layers of one drafter, with the target's head. Holds no state of any sequence.
+    """Packed layers of one drafter, with a head. Holds no state of any sequence.
+
+    `head` is the target's packed one, or its rows for a draft vocabulary.
 
     `num_positions` is as far as the target's texts and a block after them reach, whatever the
     drafter says of itself: it may draft badly out there, but never stops a generation.
@@ -37,7 +39,7 @@ class NativeBackbone:
         self,
         config: DFlashConfig,
         tensors: Mapping[str, Tensor],
-        head: PackedLinear,
+        head: PackedLinear | Float[Tensor, "d m"],
         embedding: Float[Tensor, "v m"],
         num_positions: int,
     ) -> None:
@@ -124,7 +126,7 @@ def _valid_rows(features: Float[Tensor, "b t f"], lens: Sequence[int]) -> Float[
 def _model_weights(
     config: DFlashConfig,
     tensors: Mapping[str, Tensor],
-    head: PackedLinear,
+    head: PackedLinear | Float[Tensor, "d m"],
     embedding: Float[Tensor, "v m"],
     num_positions: int,
 ) -> ModelWeights:

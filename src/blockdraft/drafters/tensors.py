@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from blockdraft.drafters.config import DFlashConfig
+from blockdraft.drafters.draft_vocab import DRAFT_VOCAB_IDS, draft_vocab_fault
 from blockdraft.errors import CheckpointError
 
 #: Faults listed in one message; the rest is counted.
@@ -15,7 +16,11 @@ _MAX_LISTED = 8
 
 
 def tensor_shapes(config: DFlashConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor of the drafter and its shape. Embedding and head are the target's."""
+    """Every tensor of the drafter and its shape. Embedding and head are the target's.
+
+    With a draft vocabulary of d tokens there is `draft_vocab_ids` (int64, ascending), and codebooks
+    have a row for each of them; predecessors have one more, for every other token.
+    """
     width = config.hidden_size
     shapes: dict[str, tuple[int, ...]] = {
         "fc.weight": (width, config.feature_size),
@@ -24,11 +29,14 @@ def tensor_shapes(config: DFlashConfig) -> dict[str, tuple[int, ...]]:
     }
     for i in range(config.num_layers):
         shapes |= {f"layers.{i}.{name}": shape for name, shape in _layer_shapes(config).items()}
+    if config.draft_vocab_size:
+        shapes[DRAFT_VOCAB_IDS] = (config.draft_vocab_size,)
     if config.has_selector:
-        codebook = (config.vocab_size, config.selector_rank)
+        rows, rank = config.num_draftable_tokens, config.selector_rank
+        num_others = 1 if config.draft_vocab_size else 0
         shapes |= {
-            "candidate_selector.predecessor_codebook": codebook,
-            "candidate_selector.successor_codebook": codebook,
+            "candidate_selector.predecessor_codebook": (rows + num_others, rank),
+            "candidate_selector.successor_codebook": (rows, rank),
             "candidate_selector.hidden_projection.weight": (config.selector_rank, width),
         }
     return shapes
@@ -65,16 +73,25 @@ def check_tensors(config: DFlashConfig, tensors: Mapping[str, Tensor]) -> None:
     faults = [f"missing {name}" for name in sorted(shapes.keys() - tensors.keys())]
     faults += [f"unexpected {name}" for name in sorted(tensors.keys() - shapes.keys())]
     for name in sorted(shapes.keys() & tensors.keys()):
-        tensor = tensors[name]
-        if tuple(tensor.shape) != shapes[name]:
-            faults.append(f"{name} is {tuple(tensor.shape)}, not {shapes[name]}")
-        elif not tensor.is_floating_point():
-            faults.append(f"{name} holds {tensor.dtype}, not floating-point numbers")
-        elif not bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
-            faults.append(f"{name} holds non-finite numbers")
+        fault = _fault(config, name, tensors[name], shapes[name])
+        faults += [] if fault is None else [fault]
     if faults:
         more = f" (and {len(faults) - _MAX_LISTED} more)" if len(faults) > _MAX_LISTED else ""
         raise CheckpointError(
             f"the tensors do not fit the {config.method} config:"
             f" {'; '.join(faults[:_MAX_LISTED])}{more}"
         )
+
+
+def _fault(config: DFlashConfig, name: str, tensor: Tensor, shape: tuple[int, ...]) -> str | None:
+    if tuple(tensor.shape) != shape:
+        return f"{name} is {tuple(tensor.shape)}, not {shape}"
+    if name == DRAFT_VOCAB_IDS:
+        if tensor.dtype != torch.int64:
+            return f"{name} holds {tensor.dtype}, not token ids (torch.int64)"
+        return draft_vocab_fault(tensor, config.vocab_size, config.mask_token_id)
+    if not tensor.is_floating_point():
+        return f"{name} holds {tensor.dtype}, not floating-point numbers"
+    if not bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
+        return f"{name} holds non-finite numbers"
+    return None

@@ -33,7 +33,9 @@ _BACKBONE_NEEDS = [
 ]
 _DRAFT_NEEDS = ["block_size", "mask_token_id", "target_layer_ids", "num_target_layers"]
 _OPTIONAL = ["input_embedding_scale", "output_multiplier", "final_logit_softcapping"]
-_DRAFT_KEYS = {*_DRAFT_NEEDS, *SELECTOR_FIELDS, *_OPTIONAL}
+#: Ours: other readers of the format know no draft vocabulary (`expand_vocab` makes it whole).
+DRAFT_VOCAB_SIZE = "draft_vocab_size"
+_DRAFT_KEYS = {*_DRAFT_NEEDS, *SELECTOR_FIELDS, *_OPTIONAL, DRAFT_VOCAB_SIZE}
 _TOP_ONLY = {"dflash_config", "is_causal"}
 
 
@@ -95,7 +97,7 @@ def _check_keys(method: Method, raw: Mapping[str, Any], draft: Mapping[str, Any]
     unknown = sorted(k for k, v in raw.items() if k not in known and not is_harmless(k, v))
     if unknown:
         raise CheckpointError(f"unknown keys: {', '.join(unknown)}")
-    whole = [*_DRAFT_NEEDS, *SELECTOR_FIELDS]
+    whole = [*_DRAFT_NEEDS, *SELECTOR_FIELDS, DRAFT_VOCAB_SIZE]
     wrong = [k for k in whole if k in draft and not _is_whole(draft[k], k == "target_layer_ids")]
     wrong += [k for k in _OPTIONAL if k in draft and not _is_number(draft[k])]
     if wrong:
@@ -147,6 +149,7 @@ def _build(
         attention_bias=backbone.o_bias,
         block_size=draft["block_size"],
         mask_token_id=draft["mask_token_id"],
+        draft_vocab_size=draft.get(DRAFT_VOCAB_SIZE, 0),
         target_layer_ids=tuple(draft["target_layer_ids"]),
         num_target_layers=draft["num_target_layers"],
         conv_kernel_size=draft.get("conv_kernel_size", 0),

@@ -12,7 +12,7 @@ import torch
 
 from blockdraft.drafters.config import SELECTOR_FIELDS, DFlashConfig
 from blockdraft.errors import ConfigError
-from blockdraft.interop.zlab_config import ARCHITECTURES
+from blockdraft.interop.zlab_config import ARCHITECTURES, DRAFT_VOCAB_SIZE
 from blockdraft.layers.rope import RopeConfig
 
 
@@ -59,7 +59,7 @@ def zlab_config_dict(config: DFlashConfig, dtype: torch.dtype) -> dict[str, Any]
 
 
 def _draft_table(config: DFlashConfig) -> dict[str, Any]:
-    draft = {
+    draft: dict[str, Any] = {
         "block_size": config.block_size,
         "mask_token_id": config.mask_token_id,
         "target_layer_ids": list(config.target_layer_ids),
@@ -69,6 +69,8 @@ def _draft_table(config: DFlashConfig) -> dict[str, Any]:
     }
     if config.has_selector:
         draft |= {name: getattr(config, name) for name in SELECTOR_FIELDS}
+    if config.draft_vocab_size:
+        draft[DRAFT_VOCAB_SIZE] = config.draft_vocab_size
     return draft
 
 

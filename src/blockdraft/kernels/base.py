@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -25,6 +25,12 @@ class Linear(ABC):
         self, residual: Float[Tensor, "n o"], x: Float[Tensor, "n k"]
     ) -> Float[Tensor, "n o"]:
         """residual + product, in a new tensor."""
+
+    @abstractmethod
+    def rows(
+        self, ids: Int64[Tensor, "d"]
+    ) -> tuple[Float[Tensor, "d k"], Float[Tensor, "d"] | None]:
+        """Weights and biases of some outputs, as they were given: copies."""
 
     @abstractmethod
     def num_bytes(self) -> int:

@@ -7,7 +7,7 @@ saves passes over memory and operator calls.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from blockdraft.kernels.base import GatedPair, Kernels, Linear
@@ -40,6 +40,11 @@ class OneDnnLinear(Linear):
         self, residual: Float[Tensor, "n o"], x: Float[Tensor, "n k"]
     ) -> Float[Tensor, "n o"]:
         return _binary(x, residual, self.packed, self.bias, "add")
+
+    def rows(
+        self, ids: Int64[Tensor, "d"]
+    ) -> tuple[Float[Tensor, "d k"], Float[Tensor, "d"] | None]:
+        return self.packed.to_dense()[ids], None if self.bias is None else self.bias[ids]
 
     def num_bytes(self) -> int:
         return self._nbytes + (0 if self.bias is None else self.bias.nbytes)

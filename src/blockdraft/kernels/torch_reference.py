@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -23,6 +23,11 @@ class TorchLinear(Linear):
         self, residual: Float[Tensor, "n o"], x: Float[Tensor, "n k"]
     ) -> Float[Tensor, "n o"]:
         return residual + self(x)
+
+    def rows(
+        self, ids: Int64[Tensor, "d"]
+    ) -> tuple[Float[Tensor, "d k"], Float[Tensor, "d"] | None]:
+        return self.weight[ids], None if self.bias is None else self.bias[ids]
 
     def num_bytes(self) -> int:
         return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)

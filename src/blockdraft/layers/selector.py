@@ -16,30 +16,31 @@ from torch import Tensor
 
 def edge_scores(
     unary: Float32[Tensor, "b k c"],
-    candidate_ids: Int64[Tensor, "b k c"],
-    anchor_ids: Int64[Tensor, "b"],
+    candidates: Int64[Tensor, "b k c"],
+    anchors: Int64[Tensor, "b"],
     gate: Float32[Tensor, "b k r"],
-    predecessors: Float[Tensor, "v r"],
-    successors: Float[Tensor, "v r"],
+    predecessors: Float[Tensor, "p r"],
+    successors: Float[Tensor, "d r"],
 ) -> Float32[Tensor, "b k c c"]:
     """score[s, p, c] = unary[s, c] + <predecessors[prev] * gate[s], successors[cand]>.
 
     Args:
         unary: transformed head logits of each slot's candidates.
-        candidate_ids: their token ids.
-        anchor_ids: the token before slot 0.
+        candidates: their rows in the codebooks.
+        anchors: row of the token before slot 0, in `predecessors`.
         gate: projected hidden state of each slot.
-        predecessors, successors: codebooks, one row a token.
+        predecessors, successors: codebooks, one row a token; where only some tokens can be
+            drafted, predecessors have one row more, for all others.
     Returns: scores by slot, predecessor (row p is candidate p of the slot before; every row of
         slot 0 is the anchor) and candidate.
     """
-    b, k, c = candidate_ids.shape
+    b, k, c = candidates.shape
     rank = gate.shape[-1]
-    first = anchor_ids[:, None, None].expand(b, 1, c)
-    previous = torch.cat([first, candidate_ids[:, :-1]], 1)
+    first = anchors[:, None, None].expand(b, 1, c)
+    previous = torch.cat([first, candidates[:, :-1]], 1)
     left = predecessors.index_select(0, previous.flatten()).float().view(b, k, c, rank)
     left = left * gate[:, :, None]
-    right = successors.index_select(0, candidate_ids.flatten()).float().view(b * k, c, rank)
+    right = successors.index_select(0, candidates.flatten()).float().view(b * k, c, rank)
     scores = torch.baddbmm(
         unary.reshape(b * k, 1, c), left.view(b * k, c, rank), right.transpose(1, 2)
     )

@@ -83,3 +83,12 @@ class Target(ABC):
     @abstractmethod
     def head(self, hidden: Float[Tensor, "n m"]) -> Float[Tensor, "n v"]:
         """Apply the output head (no final norm, no multiplier, no soft-cap)."""
+
+    @abstractmethod
+    def head_rows(
+        self, ids: Int64[Tensor, "d"]
+    ) -> tuple[Float[Tensor, "d m"], Float[Tensor, "d"] | None]:
+        """Rows of the head for some tokens, and their biases if it has any: copies.
+
+        Made for loading, not for the loop: where weights are packed, they are unpacked first.
+        """

@@ -93,6 +93,11 @@ class DecoderTarget(Target):
     def head(self, hidden: Float[Tensor, "n m"]) -> Float[Tensor, "n v"]:
         return self._head(hidden)
 
+    def head_rows(
+        self, ids: Int64[Tensor, "d"]
+    ) -> tuple[Float[Tensor, "d m"], Float[Tensor, "d"] | None]:
+        return self._head.rows(ids)
+
     def num_weight_bytes(self) -> int:
         """Weight bytes that one pass reads: layers and head, not the embedding rows."""
         layers = sum(

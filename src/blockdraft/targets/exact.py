@@ -41,6 +41,11 @@ class ExactTarget(Target):
     def head(self, hidden: Float[Tensor, "n m"]) -> Float[Tensor, "n v"]:
         return self.inner.head(hidden)
 
+    def head_rows(
+        self, ids: Int64[Tensor, "d"]
+    ) -> tuple[Float[Tensor, "d m"], Float[Tensor, "d"] | None]:
+        return self.inner.head_rows(ids)
+
     @torch.inference_mode()
     def forward(self, cache: TargetCache, batch: RowBatch) -> PassOutput:
         """Prompts run alone and unpadded; decoding rows in passes of `ROWS`."""

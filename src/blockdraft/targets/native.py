@@ -70,6 +70,11 @@ class NativeTarget(Target):
     def head(self, hidden: Float[Tensor, "n m"]) -> Float[Tensor, "n v"]:
         return run_packed(self.packed_head, hidden, self.native_pass.isa, torch.float32)
 
+    def head_rows(
+        self, ids: Int64[Tensor, "d"]
+    ) -> tuple[Float[Tensor, "d m"], Float[Tensor, "d"] | None]:
+        return self.packed_head.rows(ids), None
+
     def num_weight_bytes(self) -> int:
         """Weight bytes that one pass reads: layers and head, not the embedding's rows."""
         return self.native_pass.num_bytes() - self.embedding.nbytes

@@ -63,6 +63,12 @@ class TransformersTarget(Target):
     def head(self, hidden: Float[Tensor, "n m"]) -> Float[Tensor, "n v"]:
         return F.linear(hidden, self._head.weight, self._head.bias)
 
+    def head_rows(
+        self, ids: Int64[Tensor, "d"]
+    ) -> tuple[Float[Tensor, "d m"], Float[Tensor, "d"] | None]:
+        weight, bias = self._head.weight, self._head.bias
+        return weight[ids], None if bias is None else bias[ids]
+
     @torch.inference_mode()
     def forward(self, cache: TargetCache, batch: RowBatch) -> PassOutput:
         assert isinstance(cache, SlotCaches)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 import torch
-from jaxtyping import BFloat16, Float, Float32, Int8
+from jaxtyping import BFloat16, Float, Float32, Int8, Int64
 from torch import Tensor
 from torch.nn import functional
 
@@ -72,6 +72,17 @@ class PackedLinear:
             k_padded=k,
             num_blocks=n // BLOCK,
         )
+
+    def rows(self, ids: Int64[Tensor, "d"]) -> Float[Tensor, "d k"]:
+        """Weights of some outputs: bfloat16 as packed, or the float32 numbers int8 stands for."""
+        block, lane = ids // BLOCK, ids % BLOCK
+        if self.scales is not None:
+            order = self.packed.view(len(self.packed), -1, 4, 2, 4, 2).permute(0, 3, 2, 4, 1, 5)
+            bytes_ = order.reshape(-1, self.struct.k_padded)[ids, : self.num_inputs]
+            magnitude = (bytes_ & 127).float()
+            return torch.where(bytes_ < 0, -magnitude, magnitude) * self.scales[ids, None]
+        found = self.packed[block, :, lane // LANES, lane % LANES]
+        return found.flatten(1)[:, : self.num_inputs].contiguous()
 
     def num_bytes(self) -> int:
         """Memory of the packed weight, its scales and bias, in bytes."""

@@ -64,6 +64,7 @@ class ModelWeights:
 
     Attributes:
         head: the output head, or one that another model has packed already (shared, not copied).
+            That of a drafter may have other rows than the embedding.
         embedding: None if it is tied: rows are then read out of the packed head.
         cosine, sine: rotary tables (half-split rotary), any scaling included.
         feature: of a drafter, tapped features to model width; its new rows' keys and values are
@@ -75,7 +76,7 @@ class ModelWeights:
     num_kv_heads: int
     head_dim: int
     final_norm: Float[Tensor, "m"]
-    head: Float[Tensor, "v m"] | PackedLinear
+    head: Float[Tensor, "d m"] | PackedLinear
     cosine: Float[Tensor, "positions half"]
     sine: Float[Tensor, "positions half"]
     norm_eps: float
@@ -91,6 +92,12 @@ class ModelWeights:
 
     @property
     def vocab_size(self) -> int:
+        """Tokens that may come in."""
+        return self.num_logits if self.embedding is None else len(self.embedding)
+
+    @property
+    def num_logits(self) -> int:
+        """Rows of the head."""
         return self.head.num_outputs if isinstance(self.head, PackedLinear) else len(self.head)
 
 
@@ -162,7 +169,7 @@ class PackedModel:
             num_kv_heads=weights.num_kv_heads,
             head_dim=weights.head_dim,
             ffn_width=weights.layers[0].down.shape[1] if weights.layers else 0,
-            vocab_size=self.head.num_outputs,
+            vocab_size=weights.vocab_size,
             conv_group=_conv_group(weights),
             num_positions=weights.cosine.shape[0],
             keeps_rows=weights.feature is None,
@@ -254,6 +261,11 @@ def _check_ends(weights: ModelWeights) -> None:
         sine=(positions, weights.head_dim // 2),
         feature_norm=(m,),
     )
+    if weights.feature is None and weights.num_logits != weights.vocab_size:
+        raise ConfigError(
+            f"head has {weights.num_logits} rows, embedding {weights.vocab_size}; a target has one"
+            " vocabulary"
+        )
     head = weights.head
     head_width = head.num_inputs if isinstance(head, PackedLinear) else head.shape[1]
     if head_width != m:

@@ -35,7 +35,7 @@ class PassResult:
     """What a pass was asked for; the rest is None. `n` rows, `r` rows of the head.
 
     Attributes:
-        logits: [r v], float32 or bfloat16.
+        logits: [r v], float32 or bfloat16; one for each row of the head.
         top_values, top_ids: [r k], greatest first, the lowest id first among equals. An id is -1
             and its value -inf only where a row has fewer than k logits that are numbers.
         nonfinite: [r], with `top_*`: whether any logit of the row is infinite or not a number.
@@ -168,10 +168,10 @@ class NativePass:
         num_taps: int,
         hidden: bool,
     ) -> PassResult:
-        width, vocab = self._struct.width, self._struct.vocab_size
+        width, num_logits = self._struct.width, self._struct.head.n
         has_top = top_k > 0
         return PassResult(
-            logits=None if logits is None else torch.empty(num_head_rows, vocab, dtype=logits),
+            logits=None if logits is None else torch.empty(num_head_rows, num_logits, dtype=logits),
             top_values=torch.empty(num_head_rows, top_k) if has_top else None,
             top_ids=torch.empty(num_head_rows, top_k, dtype=torch.int64) if has_top else None,
             nonfinite=torch.empty(num_head_rows, dtype=torch.bool) if has_top else None,
@@ -235,7 +235,7 @@ class NativePass:
             raise ConfigError(f"logits is {logits}; it must be float32, bfloat16 or None")
         if logits is not None and top_k:
             raise ConfigError("logits and top_k are both asked for; ask for one of them")
-        most = min(structs.MAX_TOP, self._struct.vocab_size)
+        most = min(structs.MAX_TOP, self._struct.head.n)
         if not 0 <= top_k <= most:
             raise ConfigError(f"top_k is {top_k}; it must be 0 to {most}")
         if any(not 0 <= row < num_rows for row in rows) or sorted(set(rows)) != list(rows):

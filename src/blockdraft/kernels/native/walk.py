@@ -17,17 +17,18 @@ from blockdraft.kernels.native.library import check_status, load
 @cache
 def _function() -> Any:
     function = load().bd_walk_greedy
-    function.restype, function.argtypes = c_int, (*[c_void_p] * 6, *[c_int] * 4, *[c_void_p] * 2)
+    function.restype, function.argtypes = c_int, (*[c_void_p] * 7, *[c_int] * 4, *[c_void_p] * 2)
     return function
 
 
 def walk_greedy(
     gate: Float32[Tensor, "b k r"],
     values: Float32[Tensor, "b k c"],
-    ids: Int64[Tensor, "b k c"],
-    anchor_ids: Int64[Tensor, "b"],
-    predecessors: BFloat16[Tensor, "v r"],
-    successors: BFloat16[Tensor, "v r"],
+    rows: Int64[Tensor, "b k c"],
+    anchors: Int64[Tensor, "b"],
+    predecessors: BFloat16[Tensor, "p r"],
+    successors: BFloat16[Tensor, "d r"],
+    token_ids: Int64[Tensor, "d"] | None = None,
 ) -> tuple[Int64[Tensor, "b k"], Bool[Tensor, "b"]]:
     """The best candidate after each chosen one; the first on ties.
 
@@ -36,28 +37,32 @@ def walk_greedy(
 
     Args:
         gate: projected hidden state of each slot.
-        values, ids: candidates of each slot; ids must be rows of the codebooks.
+        values, rows: candidates of each slot; rows are those of the codebooks.
+        anchors: row of the token before slot 0, in `predecessors`.
+        token_ids: token of each row; None if the rows are token ids.
     Returns: the tokens of the path, and whether every score of a row on it was finite.
     Raises: ConfigError if a tensor is not contiguous or not of its dtype.
     """
-    b, k, c = ids.shape
+    b, k, c = rows.shape
     rank = gate.shape[-1]
     for name, tensor, dtype in (
         ("gate", gate, torch.float32),
         ("values", values, torch.float32),
-        ("ids", ids, torch.int64),
-        ("anchor_ids", anchor_ids, torch.int64),
+        ("rows", rows, torch.int64),
+        ("anchors", anchors, torch.int64),
         ("predecessors", predecessors, torch.bfloat16),
         ("successors", successors, torch.bfloat16),
+        ("token_ids", rows if token_ids is None else token_ids, torch.int64),
     ):
         if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.device.type != "cpu":
             raise ConfigError(f"{name} must be contiguous {dtype} on the CPU, not {tensor.dtype}")
     path = torch.empty(b, k, dtype=torch.int64)
     finite = torch.empty(b, dtype=torch.bool)
-    pointers = (gate, values, ids, anchor_ids, predecessors, successors)
+    pointers = (gate, values, rows, anchors, predecessors, successors)
     check_status(
         _function()(
             *(tensor.data_ptr() for tensor in pointers),
+            None if token_ids is None else token_ids.data_ptr(),
             b,
             k,
             c,

@@ -25,29 +25,32 @@ static float edge(const float *left, const uint16_t *right, int rank) {
 }
 
 /* The codebook rows are scattered over tens of megabytes: ask for all of them before the first. */
-static void prefetch_rows(const uint16_t *codebook, const int64_t *ids, int count, int rank) {
+static void prefetch_rows(const uint16_t *codebook, const int64_t *rows, int count, int rank) {
     for (int i = 0; i < count; i++)
         for (int byte = 0; byte < rank * 2; byte += 64)
-            __builtin_prefetch((const char *)(codebook + ids[i] * rank) + byte);
+            __builtin_prefetch((const char *)(codebook + rows[i] * rank) + byte);
 }
 
 /* Walk [num_rows][num_slots] slots of `num_candidates` each, from anchors[row] on.
  *
  * score = values + <predecessors[previous] * gate, successors[candidate]>; the best candidate is
- * taken, the first one on ties. finite[row] is 0 if a score on the way was not a finite number. */
-BD_EXPORT int bd_walk_greedy(const float *gate, const float *values, const int64_t *ids,
+ * taken, the first one on ties. Candidates and anchors are rows of the codebooks; the path holds
+ * their token_ids, or the rows themselves if that is NULL. finite[row] is 0 if a score on the way was
+ * not a finite number. */
+BD_EXPORT int bd_walk_greedy(const float *gate, const float *values, const int64_t *candidate_rows,
                              const int64_t *anchors, const uint16_t *predecessors,
-                             const uint16_t *successors, int num_rows, int num_slots,
-                             int num_candidates, int rank, int64_t *path, uint8_t *finite) {
+                             const uint16_t *successors, const int64_t *token_ids, int num_rows,
+                             int num_slots, int num_candidates, int rank, int64_t *path,
+                             uint8_t *finite) {
     float left[rank];
     if (num_rows < 0 || num_slots < 0 || num_candidates < 1 || rank < 1) return BD_ERROR_ARGUMENT;
-    prefetch_rows(successors, ids, num_rows * num_slots * num_candidates, rank);
+    prefetch_rows(successors, candidate_rows, num_rows * num_slots * num_candidates, rank);
     for (int row = 0; row < num_rows; row++) {
         int64_t previous = anchors[row];
         finite[row] = 1;
         for (int slot = 0; slot < num_slots; slot++) {
             ptrdiff_t at = (ptrdiff_t)row * num_slots + slot;
-            const int64_t *candidates = ids + at * num_candidates;
+            const int64_t *candidates = candidate_rows + at * num_candidates;
             int best = 0;
             float best_score = -INFINITY;
             for (int i = 0; i < rank; i++)
@@ -58,7 +61,8 @@ BD_EXPORT int bd_walk_greedy(const float *gate, const float *values, const int64
                 if (!isfinite(score)) finite[row] = 0;
                 if (score > best_score) best_score = score, best = c;
             }
-            previous = path[at] = candidates[best];
+            previous = candidates[best];
+            path[at] = token_ids ? token_ids[previous] : previous;
         }
     }
     return BD_OK;

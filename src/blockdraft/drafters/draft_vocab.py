@@ -1,0 +1,62 @@
+"""The tokens that a drafter may propose, if not all: a subset of the target's vocabulary.
+
+The head over a whole vocabulary can cost more than all draft layers, and most of its rows are
+never drafted. With a subset, q is zero on every other token, which is exact like any other q. Rows
+of the head and of the codebooks are then counted within the subset; the loop sees token ids alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+#: Name of the tensor that lists the tokens.
+DRAFT_VOCAB_IDS = "draft_vocab_ids"
+
+
+class DraftVocab:
+    """Token ids to rows of the drafter's head, and back.
+
+    Args:
+        ids: the tokens in ascending order; None for the whole vocabulary, whose rows are its ids.
+        vocab_size: tokens of the target.
+    """
+
+    def __init__(self, ids: Int64[Tensor, "d"] | None, vocab_size: int) -> None:
+        self.ids = None if ids is None else ids.contiguous()
+        self.row_of: Int64[Tensor, "v"] | None = None
+        if ids is not None:
+            # Every other token shares the row behind the last one.
+            self.row_of = torch.full((vocab_size,), len(ids), device=ids.device)
+            self.row_of[ids] = torch.arange(len(ids), device=ids.device)
+
+    def rows(self, token_ids: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
+        """Rows of tokens; that of a token outside the subset is the number of its tokens."""
+        return token_ids if self.row_of is None else self.row_of[token_ids]
+
+    def tokens(self, rows: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
+        """Token ids of rows of the head."""
+        return rows if self.ids is None else self.ids[rows]
+
+
+def draft_vocab_fault(
+    ids: Int64[Tensor, "d"], vocab_size: int, mask_token_id: int, name: str = DRAFT_VOCAB_IDS
+) -> str | None:
+    """What is wrong with a list of tokens to draft from, in one line; None if nothing is."""
+    if not ids.numel():
+        return f"{name} is empty; list the tokens to draft from"
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocab_size:
+        wrong = low if low < 0 else high
+        return f"{name} holds {wrong}; token ids are 0 to {vocab_size - 1}"
+    falls = (ids[1:] <= ids[:-1]).nonzero()
+    if len(falls):
+        at = int(falls[0])
+        return (
+            f"{name} holds {int(ids[at + 1])} after {int(ids[at])}; list every token once,"
+            " in ascending order"
+        )
+    if bool((ids == mask_token_id).any()):
+        return f"{name} holds the mask token {mask_token_id}, which no text holds; leave it out"
+    return None
