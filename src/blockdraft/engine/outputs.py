@@ -94,5 +94,11 @@ def build_output(row: Row, text: str) -> Output:
         seed=row.request.seed,
         logprobs=None if row.params.logprobs is None else tuple(row.logprobs),
         error=row.error,
-        features=torch.cat(row.features) if row.features else None,
+        features=_take_features(row),
     )
+
+
+def _take_features(row: Row) -> Tensor | None:
+    """Its states in one piece; the row lets go of them, else a long queue fills the memory."""
+    pieces, row.features = row.features, []
+    return torch.cat(pieces) if pieces else None

@@ -1,0 +1,161 @@
+"""From prompt sets to the list of answers wanted: what is asked, how, and under which id."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blockdraft.data.recipe import PLACEHOLDER, AnswersRecipe, Source, Variant
+from blockdraft.errors import CheckpointError, ConfigError
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One answer wanted. `id` is `{prompt id}@{variant}#{sample}`; the seed derives from it."""
+
+    id: str
+    source: str
+    prompt: str
+    temperature: float
+
+    @property
+    def seed(self) -> int:
+        """Of the random stream: the same whatever else is in the plan, in whatever order."""
+        return int(hashlib.sha256(self.id.encode()).hexdigest()[:12], 16)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Samples in the order they are answered, and what was left out.
+
+    Attributes:
+        num_too_long: samples whose prompt has more characters than allowed.
+        num_later_turns: prompts with more user turns than the first, which alone is asked.
+    """
+
+    samples: tuple[Sample, ...]
+    num_too_long: int = 0
+    num_later_turns: int = 0
+
+
+def make_plan(recipe: AnswersRecipe) -> Plan:
+    """All samples of a recipe, shuffled by id: adding a source changes no other sample.
+
+    Raises: ConfigError or CheckpointError naming the file and line that is missing or damaged.
+    """
+    samples: list[Sample] = []
+    counts: Counter[str] = Counter()
+    for source in recipe.sources:
+        for prompt_id, text, has_more in read_prompts(source, recipe.data_folder):
+            counts["later"] += has_more
+            for number, variant in enumerate(source.variants):
+                put = put_prompt(text, variant, recipe.templates)
+                if len(put) > recipe.max_prompt_chars:
+                    counts["long"] += variant.num_samples
+                    continue
+                samples += [
+                    Sample(f"{prompt_id}@{number}#{j}", source.name, put, variant.temperature)
+                    for j in range(variant.num_samples)
+                ]
+    _check_ids(samples)
+    samples.sort(key=lambda sample: _place(sample.id, recipe.order_seed))
+    return Plan(tuple(samples[: recipe.max_samples]), counts["long"], counts["later"])
+
+
+def put_prompt(text: str, variant: Variant, templates: Mapping[str, str]) -> str:
+    """A prompt as the variant puts it."""
+    if variant.cut_before is not None:
+        text = text.split(variant.cut_before, 1)[0]
+    if variant.template is not None:
+        text = templates[variant.template].replace(PLACEHOLDER, text)
+    return text
+
+
+def read_prompts(source: Source, data_folder: Path) -> Iterator[tuple[str, str, bool]]:
+    """Id and first user turn of each row, and whether it has more turns.
+
+    Raises: ConfigError if the file is not there; CheckpointError naming a row that has no prompt.
+    """
+    for number, (row, place) in enumerate(_rows(source, data_folder)):
+        if number == source.max_rows:
+            return
+        turns = _turns(row.get(source.column))
+        if not turns or not turns[0]:
+            raise CheckpointError(
+                f"{place} has no prompt in {source.column!r}; it must be a text, a list of user "
+                f"turns or chat messages (the row has {', '.join(row) or 'nothing'})"
+            )
+        row_id = row.get("id")
+        yield f"{source.name}/{number}" if row_id is None else str(row_id), turns[0], len(turns) > 1
+
+
+def _rows(source: Source, data_folder: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Rows of a source, each with the words that say where it is."""
+    if source.file is not None:
+        yield from _file_rows(data_folder / source.file)
+        return
+    for number, row in enumerate(_hub_rows(source)):
+        yield row, f"row {number} of {source.dataset}"
+
+
+def _file_rows(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
+    try:
+        file = path.open(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{path} does not exist; set data_dir to the folder of the prompt files"
+        ) from error
+    with file:
+        for number, line in enumerate(file, 1):
+            place = f"{path}:{number}"
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise CheckpointError(f"{place} is no JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise CheckpointError(f"{place} is no JSON object")
+            yield row, place
+
+
+def _hub_rows(source: Source) -> Iterator[Mapping[str, Any]]:
+    # Imported late: it takes a second, and prompt files do not need it.
+    from datasets import load_dataset  # type: ignore[import-untyped]
+
+    try:
+        rows = load_dataset(source.dataset, source.dataset_config, split=source.split)
+    except Exception as error:  # the library raises its own, requests', and plain ones
+        raise CheckpointError(
+            f"hub set {source.dataset} ({source.dataset_config or 'default'}, {source.split}) "
+            f"cannot be read: {str(error).splitlines()[0] if str(error) else error!r}"
+        ) from error
+    yield from rows
+
+
+def _turns(value: object) -> list[str]:
+    """The user turns of a row's prompt; empty where there is none."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, Sequence):
+        return []
+    items = [
+        item.get("content") if isinstance(item, Mapping) else item
+        for item in value
+        if not isinstance(item, Mapping) or item.get("role") == "user"
+    ]
+    return [item for item in items if isinstance(item, str)]
+
+
+def _check_ids(samples: Sequence[Sample]) -> None:
+    counts = Counter(sample.id for sample in samples)
+    twice = next((sample_id for sample_id, count in counts.items() if count > 1), None)
+    if twice is not None:
+        raise ConfigError(f"the sources give the id {twice} twice; ids of prompts must differ")
+
+
+def _place(sample_id: str, order_seed: int) -> bytes:
+    return hashlib.sha256(f"{order_seed}:{sample_id}".encode()).digest()
