@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from blockdraft.cli.demo import demo
+from blockdraft.cli.evaluate import evaluate
 from blockdraft.cli.generate import generate
 from blockdraft.cli.init_drafter import init_drafter
 from blockdraft.cli.inspect import inspect
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command("generate")(generate)
 app.command("demo")(demo)
+app.command("evaluate")(evaluate)
 app.command("pull")(pull)
 app.command("inspect")(inspect)
 app.command("init-drafter")(init_drafter)

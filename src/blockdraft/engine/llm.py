@@ -139,7 +139,7 @@ class LLM:
         Raises: ConfigError if there is no such layer, or the drafter needs other ones.
         """
         self._check_layers(record_layer_ids)
-        rows = self._rows(split_prompts(prompts), params, stream=False)
+        rows = self.rows(split_prompts(prompts), params)
         live = [(i, row) for i, row in enumerate(rows) if row.params.max_tokens > 0]
         yield from ((i, _empty(row)) for i, row in enumerate(rows) if row.params.max_tokens == 0)
         if not live:
@@ -150,11 +150,11 @@ class LLM:
             for j in changed:
                 index, row = live[j]
                 if row.is_finished:
-                    yield index, self._output(row)
+                    yield index, self.output(row)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[StreamPiece]:
         """Answer one prompt piece by piece, by whole characters; closing the iterator ends it."""
-        [row] = self._rows([prompt], params, stream=True)
+        [row] = self.rows([prompt], params, stream=True)
         if row.params.max_tokens == 0:
             yield StreamPiece("", (), _empty(row))
             return
@@ -164,10 +164,33 @@ class LLM:
             for _ in runner.run():
                 ids = tuple(row.output_ids[shown_len:])
                 shown_len += len(ids)
-                output = self._output(row) if row.is_finished else None
+                output = self.output(row) if row.is_finished else None
                 yield StreamPiece(row.tracker.take(), ids, output)
         finally:
             runner.cancel(0)
+
+    def rows(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        stream: bool = False,
+    ) -> list[Row]:
+        """Checked requests for a `Runner`: what measures between two passes drives it itself."""
+        each = _params_of_each(params, len(prompts))
+        return [
+            self._row(i, prompt, own, stream)
+            for i, (prompt, own) in enumerate(zip(prompts, each, strict=True))
+        ]
+
+    def output(self, row: Row) -> Output:
+        """The answer of a finished row."""
+        if row.tracker is not None:
+            return build_output(row, row.tracker.text)
+        ids = row.output_ids
+        if row.finish_reason == "stop":
+            ids = ids[:-1]  # no stop strings without a tracker: the last token is the end token
+        return build_output(row, self.loaded.codec.decode(ids))
 
     def _check_layers(self, layer_ids: tuple[int, ...]) -> None:
         most = self.target.info.num_layers - 1
@@ -179,18 +202,6 @@ class LLM:
                 f"record_layer_ids is {list(layer_ids)}, but the drafter taps {list(needed)};"
                 " record those, or decode with drafter none"
             )
-
-    def _rows(
-        self,
-        prompts: Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None,
-        stream: bool,
-    ) -> list[Row]:
-        each = _params_of_each(params, len(prompts))
-        return [
-            self._row(i, prompt, own, stream)
-            for i, (prompt, own) in enumerate(zip(prompts, each, strict=True))
-        ]
 
     def _row(self, index: int, prompt: Prompt, params: SamplingParams, stream: bool) -> Row:
         info, codec = self.target.info, self.loaded.codec
@@ -211,14 +222,6 @@ class LLM:
             target_end_ids=frozenset(info.end_ids),
             tracker=tracker,
         )
-
-    def _output(self, row: Row) -> Output:
-        if row.tracker is not None:
-            return build_output(row, row.tracker.text)
-        ids = row.output_ids
-        if row.finish_reason == "stop":
-            ids = ids[:-1]  # no stop strings without a tracker: the last token is the end token
-        return build_output(row, self.loaded.codec.decode(ids))
 
 
 def _empty(row: Row) -> Output:

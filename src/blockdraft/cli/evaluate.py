@@ -1,0 +1,138 @@
+"""`blockdraft evaluate`: acceptance, speed and text of several methods on the same prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from blockdraft.cli import options
+
+_Value = TypeVar("_Value")
+
+
+def evaluate(
+    out: Annotated[Path, typer.Option("--out", help="JSON file to write.")],
+    tasks: Annotated[
+        str,
+        typer.Option(
+            help="gsm8k, math500, humaneval, mbpp, mt-bench, long-context, offline, or JSONL "
+            "files; separated by commas."
+        ),
+    ] = "offline",
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="plain, ngram, dflash2, dflash, or checkpoint folders; separated by commas."
+        ),
+    ] = "plain,ngram",
+    target: options.Target = "smollm2-135m",
+    num_prompts: Annotated[
+        int, typer.Option(help="Prompts of each task, drawn always alike; 0: all.")
+    ] = 20,
+    max_tokens: options.MaxTokens = 256,
+    concurrency: Annotated[
+        str, typer.Option(help="Prompts that run at once; several numbers by commas.")
+    ] = "1",
+    temperature: Annotated[
+        str, typer.Option(help="0 takes the likeliest token; several numbers by commas.")
+    ] = "0",
+    top_p: Annotated[
+        float, typer.Option(help="Keep the likeliest tokens up to this sum, where sampled.")
+    ] = 1.0,
+    top_k: Annotated[
+        int, typer.Option(help="Keep this many likeliest tokens, where sampled; 0: all.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of sampling; prompt i takes seed + i.")] = 0,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with local copies of the tasks, as eval/gsm8k.jsonl; the hub has the "
+            "others. If not given: $BLOCKDRAFT_DATA."
+        ),
+    ] = None,
+    num_draft_tokens: options.NumDraftTokens = None,
+    dtype: options.Dtype = None,
+    exact: options.Exact = False,
+) -> None:
+    """Measure methods on the same prompts, in turns. Interrupted, the same command resumes."""
+    from blockdraft.evaluation.benchmark import Settings
+    from blockdraft.evaluation.evaluate import check_equal, local_engines
+    from blockdraft.evaluation.evaluate import evaluate as measure
+    from blockdraft.evaluation.tasks import load_task
+
+    settings = Settings(
+        concurrency=_numbers("--concurrency", concurrency, int),
+        temperatures=_numbers("--temperature", temperature, float),
+        max_tokens=max_tokens,
+        top_p=top_p,
+        top_k=top_k,
+        seed=seed,
+    )
+    num = num_prompts if num_prompts else None
+    loaded = [
+        load_task(name, data_dir=data_dir, num_prompts=num, log=options.note)
+        for name in _names("--tasks", tasks)
+    ]
+    llm = options.make_llm(target, "none", dtype=dtype, exact=exact, num_draft_tokens=None)
+    engines = local_engines(llm, _names("--methods", methods), num_draft_tokens)
+    must_be_equal = exact or llm.describe()["dtype"] == "float32"
+    result = measure(engines, loaded, settings, out, must_be_equal=must_be_equal, log=options.note)
+    print_table(result["rows"])
+    check_equal(result["rows"])
+
+
+def _names(option: str, given: str) -> list[str]:
+    from blockdraft.errors import ConfigError
+
+    names = [name.strip() for name in given.split(",")]
+    if not all(names):
+        raise ConfigError(f"{option} is {given!r}; give names separated by commas")
+    return names
+
+
+def _numbers(option: str, given: str, kind: Callable[[str], _Value]) -> tuple[_Value, ...]:
+    from blockdraft.errors import ConfigError
+
+    try:
+        return tuple(kind(word) for word in given.split(","))
+    except ValueError as error:
+        raise ConfigError(f"{option} is {given!r}; give numbers separated by commas") from error
+
+
+#: Heads of the table's columns and how each is filled.
+_COLUMNS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "task": lambda row: str(row["task"]),
+    "method": lambda row: Path(row["method"]).name,
+    "at once": lambda row: str(row["concurrency"]),
+    "T": lambda row: f"{row['temperature']:g}",
+    "tau": lambda row: _shown(row["tau"]),
+    "95 %": lambda row: "{:.2f}-{:.2f}".format(*row["tau_ci95"]) if row["tau_ci95"] else "-",
+    "pooled": lambda row: _shown(row["tau_pooled"]),
+    "tokens/s": lambda row: _shown(row["tokens_per_s"], ".1f"),
+    "speed-up": lambda row: _shown(row["speedup"]),
+    "median": lambda row: _shown(row["speedup_median"]),
+    "decode": lambda row: _shown(row["decode_speedup"]),
+    "predicted": lambda row: _shown(row["predicted_speedup"]),
+    "diverged": lambda row: _shown(row["divergence_rate"], ".1%"),
+    "repeat": lambda row: _shown(row["mean_longest_repeat"], ".0f"),
+    "4-grams": lambda row: _shown(row["distinct_4grams"]),
+}
+
+
+def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The figures that are looked at first; the file has all of them."""
+    lines = [list(_COLUMNS), *([fill(row) for fill in _COLUMNS.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _shown(value: float | None, form: str = ".2f") -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,175 @@
+"""The measured run: every method answers the same prompts in turns, in one process, warm."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from blockdraft.engine.llm import LLM
+from blockdraft.errors import ConfigError
+from blockdraft.evaluation.answers import ChunkRun
+from blockdraft.evaluation.journal import Journal
+from blockdraft.evaluation.progress import Progress
+from blockdraft.evaluation.run_chunk import run_chunk, sampling_of
+from blockdraft.evaluation.tasks import EvalPrompt, Task
+from blockdraft.types import SamplingParams
+
+#: The method without a drafter, which the others are compared with.
+PLAIN = "plain"
+
+#: With several prompts at once, a chunk holds this many times as many: its end runs half empty.
+_CHUNK_FACTOR = 4
+
+
+class Engine(Protocol):
+    """What answers prompts: a method in this process, or a server."""
+
+    def run(
+        self, prompts: Sequence[EvalPrompt], params: Sequence[SamplingParams], concurrency: int
+    ) -> ChunkRun:
+        """Answer every turn of the prompts, up to `concurrency` at once."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What runs, for provenance."""
+        ...
+
+
+class LocalEngine:
+    """A method in this process."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm = llm
+
+    def run(
+        self, prompts: Sequence[EvalPrompt], params: Sequence[SamplingParams], concurrency: int
+    ) -> ChunkRun:
+        """See `Engine`."""
+        return run_chunk(self.llm, prompts, params, concurrency)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Engine`."""
+        return self.llm.describe()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is varied, and how prompts are answered.
+
+    Attributes:
+        concurrency: numbers of prompts that run at once.
+        temperatures: 0 is greedy; `top_p` and `top_k` hold for the others.
+        seed: of the random streams; prompt i of a task samples with seed + i.
+    Raises: ConfigError for an empty list or a value out of range.
+    """
+
+    concurrency: tuple[int, ...] = (1,)
+    temperatures: tuple[float, ...] = (0.0,)
+    max_tokens: int = 256
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "temperatures"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise ConfigError(f"{name} is {list(values)}; give one value or several different")
+        if any(value < 1 for value in self.concurrency):
+            raise ConfigError(f"concurrency is {list(self.concurrency)}; each must be 1 or more")
+        if self.max_tokens < 2:
+            raise ConfigError(f"max_tokens is {self.max_tokens}; speed needs at least 2")
+        for temperature in self.temperatures:
+            self.sampling(temperature)
+
+    def sampling(self, temperature: float) -> SamplingParams:
+        """Parameters of the first prompt of a task."""
+        params = SamplingParams(max_tokens=self.max_tokens, temperature=temperature, seed=self.seed)
+        if params.is_greedy:
+            return params
+        return SamplingParams(**{**vars(params), "top_p": self.top_p, "top_k": self.top_k})
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the result."""
+
+    task: str
+    method: str
+    concurrency: int
+    temperature: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Unit:
+    """A chunk of prompts for one cell."""
+
+    cell: Cell
+    number: int
+    prompts: Sequence[EvalPrompt]
+    params: Sequence[SamplingParams]
+
+    @property
+    def key(self) -> str:
+        cell = self.cell
+        return f"{cell.task}|{cell.method}|{cell.concurrency}|{cell.temperature:g}|{self.number}"
+
+
+def run_all(
+    engines: Mapping[str, Engine],
+    tasks: Sequence[Task],
+    settings: Settings,
+    journal: Journal,
+    log: Callable[[str], None],
+) -> dict[Cell, list[ChunkRun]]:
+    """Run what the journal lacks, and return everything."""
+    units = list(_units(list(engines), tasks, settings))
+    progress = Progress(sum(len(unit.prompts) for unit in units), log)
+    found: dict[Cell, list[ChunkRun]] = {}
+    finished = {unit.key: journal.get(unit.key) for unit in units}
+    num_finished = sum(len(u.prompts) for u in units if finished[u.key] is not None)
+    if num_finished:
+        log(f"resuming: {num_finished} answers were finished before")
+        progress.skip(num_finished)
+    if num_finished < sum(len(u.prompts) for u in units):
+        _warm_up(engines, tasks[0].prompts[0], settings, log)
+    for unit in units:
+        run = finished[unit.key]
+        if run is None:
+            run = engines[unit.cell.method].run(unit.prompts, unit.params, unit.cell.concurrency)
+            journal.add(unit.key, run)
+            progress.advance(len(unit.prompts), f"{unit.cell.task}, {unit.cell.method}")
+        found.setdefault(unit.cell, []).append(run)
+    return found
+
+
+def _units(methods: list[str], tasks: Sequence[Task], settings: Settings) -> Iterator[_Unit]:
+    """Chunk by chunk, all methods before the next chunk; another one begins each time."""
+    runs = itertools.product(tasks, settings.temperatures, settings.concurrency)
+    for task, temperature, concurrency in runs:
+        params = settings.sampling(temperature)
+        size = 1 if concurrency == 1 else _CHUNK_FACTOR * concurrency
+        for number, start in enumerate(range(0, len(task.prompts), size)):
+            prompts = task.prompts[start : start + size]
+            own = [sampling_of(params, start + i) for i in range(len(prompts))]
+            first = number % len(methods)
+            for method in (*methods[first:], *methods[:first]):
+                cell = Cell(task.name, method, concurrency, temperature)
+                yield _Unit(cell=cell, number=number, prompts=prompts, params=own)
+
+
+def _warm_up(
+    engines: Mapping[str, Engine],
+    prompt: EvalPrompt,
+    settings: Settings,
+    log: Callable[[str], None],
+) -> None:
+    """Packed weights, compiled kernels and caches are made before anything is timed."""
+    log("warming up ..")
+    for engine, temperature in itertools.product(engines.values(), settings.temperatures):
+        params = SamplingParams(**{**vars(settings.sampling(temperature)), "max_tokens": 16})
+        for concurrency in settings.concurrency:
+            prompts = [EvalPrompt(id=str(i), turns=prompt.turns[:1]) for i in range(concurrency)]
+            engine.run(prompts, [params] * concurrency, concurrency)

@@ -1,0 +1,71 @@
+"""Engines, prompts and a journal for the tests of measured runs."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from blockdraft.drafters.base import Drafter
+from blockdraft.engine.llm import LLM
+from blockdraft.evaluation.benchmark import Engine, LocalEngine
+from blockdraft.evaluation.tasks import EvalPrompt, Task
+from blockdraft.targets.decoder import DecoderTarget
+from blockdraft.types import SamplingParams
+from tests.fakes.codec import FakeCodec, make_llm, numbered_words
+from tests.fakes.models import tiny_target
+from tests.fakes.scripted import Pattern, ScriptedDrafter
+
+
+@cache
+def target() -> DecoderTarget:
+    return tiny_target(end_ids=())
+
+
+def codec() -> FakeCodec:
+    return FakeCodec(numbered_words(target().info.vocab_size), (), chat_template="yes")
+
+
+def engine(drafter: Drafter | None = None) -> LocalEngine:
+    return LocalEngine(make_llm(target(), drafter, codec=codec()))
+
+
+def text_of(ids: tuple[int, ...]) -> str:
+    return codec().decode(ids)
+
+
+def prompts(num: int = 5, turns: int = 1) -> tuple[EvalPrompt, ...]:
+    """Prompts none of which begins with another one."""
+    return tuple(
+        EvalPrompt(
+            id=f"p{i}", turns=tuple(text_of((i + 3, 7 + turn, 5, 2 + i)) for turn in range(turns))
+        )
+        for i in range(num)
+    )
+
+
+def task(num: int = 5, turns: int = 1, name: str = "toy") -> Task:
+    return Task(name=name, source="tests", prompts=prompts(num, turns))
+
+
+def scripted(pattern: Pattern, num: int = 5, length: int = 60, width: int = 3) -> ScriptedDrafter:
+    """Right about the greedy answers to the first turns of `prompts(num)` where `pattern` says."""
+    llm = make_llm(target(), codec=codec())
+    params = SamplingParams(max_tokens=length)
+    oracles = {}
+    for prompt in prompts(num):
+        ids = tuple(codec().encode(prompt.turns[0]))
+        oracles[ids] = llm.generate([list(ids)], params)[0].token_ids
+    return ScriptedDrafter(oracles, pattern, width, target().info.vocab_size)
+
+
+def engines(**drafters: Drafter) -> dict[str, Engine]:
+    return {"plain": engine(), **{name: engine(each) for name, each in drafters.items()}}
+
+
+def out_in(folder: Path) -> Path:
+    return folder / "R.json"
+
+
+def llm_of(one: Engine) -> LLM:
+    assert isinstance(one, LocalEngine)
+    return one.llm
