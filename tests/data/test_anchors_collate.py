@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockdraft.data.anchors import anchor_range, draw_anchors
-from blockdraft.data.collate import Sample, collate
+from blockdraft.data.collate import collate
+from blockdraft.data.feature_shards import FeatureSample
 
 
-def _sample(num_tokens: int, prompt_len: int, name: str = "a") -> Sample:
+def _sample(num_tokens: int, prompt_len: int, name: str = "a") -> FeatureSample:
     tokens = torch.arange(100, 100 + num_tokens)
-    return Sample(name, tokens, prompt_len, torch.zeros(max(num_tokens - 1, 0), 2))
+    return FeatureSample(tokens, prompt_len, torch.zeros(max(num_tokens - 1, 0), 2), name)
 
 
 def test_the_first_answer_token_is_an_anchor_and_the_last_token_is_none() -> None:
@@ -81,6 +82,6 @@ def test_nothing_to_train_is_an_error() -> None:
 
 
 def test_missing_features_are_an_error() -> None:
-    sample = Sample("cut", torch.arange(20), 4, torch.zeros(7, 2))
+    sample = FeatureSample(torch.arange(20), 4, torch.zeros(7, 2), "cut")
     with pytest.raises(ValueError, match="cut has 7 feature rows of 9"):
         collate([sample], [torch.tensor([5, 9])], 8)

@@ -68,18 +68,23 @@ class DataRecipe:
 
     Attributes:
         answers: file of the target's own answers, as `blockdraft regenerate` writes it.
+            Needed where there are no features: shards hold their answers.
         features: folder of feature shards; empty recomputes them on the target while training.
         max_len: longest sequence in tokens, prompt included; longer ones are cut, and counted.
         drop_looping: leave out answers that are flagged as looping.
-        num_heldout: sequences kept apart for the held-out figures; never trained on.
+        heldout_share: of the prompts, kept apart by a hash of their ids: the same ones when
+            answers are added. No answer to them is trained on.
+        num_heldout: of their answers, how many the held-out figures are made from.
         num_anchors: blocks drawn from each sequence, anew in each pass over the data.
-        check_share: share of the features recomputed and compared before the first step.
+        check_share: of the stored features, how much is recomputed and compared before the first
+            step; 0 looks at them without the target.
     """
 
     answers: str = ""
     features: str = ""
     max_len: int = 512
     drop_looping: bool = True
+    heldout_share: float = 0.01
     num_heldout: int = 64
     num_anchors: int = 32
     check_share: float = 0.01
@@ -88,7 +93,7 @@ class DataRecipe:
         _at_least(self, 2, "max_len")
         _at_least(self, 1, "num_anchors")
         _at_least(self, 0, "num_heldout")
-        _between(self, 0.0, 1.0, "check_share")
+        _between(self, 0.0, 1.0, "check_share", "heldout_share")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +104,7 @@ class ObjectiveRecipe:
         losses: weight of each per-slot loss by name (see `training/losses.py`).
         temperature: of the target's distribution, in the losses that compare with it.
         weighting: "decay": exp(-(k-1)/gamma); or "dpace": D-PACE (arXiv 2605.18810).
-        gamma, alpha: of the decay, and of D-PACE.
+        gamma, alpha: of the decay (None: the published one of the block size), and of D-PACE.
         selector_weight: of the selector's loss (DFlash 2).
         missing_target: when the true token is not among the candidates: "inject" it, or "drop"
             the slot from the selector's loss.
@@ -108,7 +113,7 @@ class ObjectiveRecipe:
     losses: Mapping[str, float] = field(default_factory=lambda: {"ce": 1.0})
     temperature: float = 1.0
     weighting: str = "decay"
-    gamma: float = 4.0
+    gamma: float | None = None
     alpha: float = 0.5
     selector_weight: float = 1.0
     missing_target: str = "inject"
@@ -119,7 +124,7 @@ class ObjectiveRecipe:
         _one_of(self, "missing_target", MISSING_TARGETS)
         _between(self, 0.0, 1.0, "alpha")
         _between(self, 0.0, math.inf, "selector_weight")
-        _above_zero(self, "gamma", "temperature")
+        _above_zero(self, "temperature", *(() if self.gamma is None else ("gamma",)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,7 @@ class Parts:
         stream: told the world's rank and size.
         evaluations: held-out figures; called on the first process.
         export: writes the drafter whenever the run is saved; called on the first process.
+        facts: what the data are; a run that is resumed with others says so.
     """
 
     module: nn.Module
@@ -44,6 +45,7 @@ class Parts:
     stream: DataStream
     evaluations: tuple[Evaluation, ...] = ()
     export: Export | None = None
+    facts: Mapping[str, str | int] = field(default_factory=dict)
 
 
 @dataclass
@@ -74,6 +76,7 @@ class RunState:
         """What the next step depends on; every process must ask, the first one writes it."""
         return {
             "recipe": json.dumps(as_plain(self.recipe)),
+            "facts": dict(self.parts.facts),
             "model": saved.model_state(self.parts.module),
             "optimizer": saved.optimizer_state(self.optimizers),
             "ema": None if self.ema is None else saved.ema_state(self.ema),
@@ -86,7 +89,7 @@ class RunState:
 
         Raises: ConfigError or CheckpointError if it is the state of another drafter.
         """
-        self._compare(json.loads(state["recipe"]))
+        self._compare(json.loads(state["recipe"]), state["facts"])
         saved.load_model_state(self.parts.module, state["model"])
         saved.load_optimizer_state(self.optimizers, state["optimizer"])
         self._load_ema(state["ema"])
@@ -109,8 +112,9 @@ class RunState:
         else:
             saved.load_ema_state(self.ema, state)
 
-    def _compare(self, before: Mapping[str, Any]) -> None:
-        old, new = _leaves(before), _leaves(as_plain(self.recipe))
+    def _compare(self, recipe: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        old = {**_leaves(recipe), **facts}
+        new = {**_leaves(as_plain(self.recipe)), **self.parts.facts}
         for name in sorted(old.keys() | new.keys()):
             if old.get(name) == new.get(name):
                 continue
