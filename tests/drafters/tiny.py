@@ -12,6 +12,7 @@ from blockdraft.drafters.base import DraftBatch
 from blockdraft.drafters.config import DFlashConfig
 from blockdraft.drafters.dflash import DFlashDrafter
 from blockdraft.drafters.dflash2 import DFlash2Drafter
+from blockdraft.drafters.draft_vocab import DRAFT_VOCAB_IDS
 from blockdraft.drafters.tensors import tensor_shapes
 from blockdraft.layers.rope import RopeConfig
 from tests.fakes.models import TINY, tiny_target
@@ -56,12 +57,18 @@ def tiny_drafter_config(method: str = "dflash2", **changes: Any) -> DFlashConfig
 
 
 def random_tensors(config: DFlashConfig, seed: int = 0) -> dict[str, Tensor]:
-    """Float32 tensors: norms near 1, the rest noise strong enough that every part matters."""
+    """Float32 tensors: norms near 1, the rest noise strong enough that every part matters.
+
+    A draft vocabulary is evenly spread from token 1 on.
+    """
     gen = torch.Generator().manual_seed(seed)
     tensors = {}
     for name, shape in tensor_shapes(config).items():
         noise = torch.randn(shape, generator=gen)
-        if name.endswith("norm.weight"):
+        if name == DRAFT_VOCAB_IDS:
+            step = max(1, (config.vocab_size - 1) // shape[0])
+            tensors[name] = 1 + step * torch.arange(shape[0])
+        elif name.endswith("norm.weight"):
             tensors[name] = 1 + 0.2 * noise
         elif name.endswith("base_kernel") or "codebook" in name:
             tensors[name] = 0.5 * noise

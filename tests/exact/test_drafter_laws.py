@@ -14,6 +14,7 @@ from torch import Tensor
 from blockdraft.drafters.block_model import DraftedBlock
 from blockdraft.drafters.dflash import DFlashDrafter
 from blockdraft.drafters.dflash2 import DFlash2Drafter
+from blockdraft.drafters.draft_vocab import DRAFT_VOCAB_IDS
 from blockdraft.types import Proposal, SamplingParams
 from tests.drafters.tiny import batch_of, features_for, random_tensors, tiny_drafter_config
 from tests.exact.enumeration import Case, output_law, target_law
@@ -22,21 +23,29 @@ from tests.fakes.models import tiny_target
 
 VOCAB, ANCHOR, CONTEXT_LEN, K = 5, 2, 6, 2
 START = (0, ANCHOR)
+SUBSET = [0, 1, 3]
 TEMPERATURE = 0.8
 
 Drafting = tuple[DFlashDrafter | DFlash2Drafter, DraftedBlock]
 
 
-@pytest.fixture(params=["dflash", "dflash2"])
+@pytest.fixture(params=["dflash", "dflash2", "dflash subset", "dflash2 subset"])
 def drafting(request: pytest.FixtureRequest) -> Drafting:
-    """A drafter for a vocabulary of 5 with 3 candidates a slot, and one drafted block."""
-    method: str = request.param
-    options = {"selector_top_k": 3} if method == "dflash2" else {}
+    """A drafter for a vocabulary of 5 with 3 candidates a slot, and one drafted block.
+
+    Or one that drafts from a subset of 3 tokens, 2 candidates a slot; the anchor is outside.
+    """
+    method, *subset = request.param.split()
+    options = {"selector_top_k": 2 if subset else 3} if method == "dflash2" else {}
+    options |= {"draft_vocab_size": len(SUBSET)} if subset else {}
     config = tiny_drafter_config(
         method, vocab_size=VOCAB, mask_token_id=4, block_size=K + 1, **options
     )
     cls = DFlash2Drafter if method == "dflash2" else DFlashDrafter
-    drafter = cls.from_tensors(config, random_tensors(config))
+    tensors = random_tensors(config)
+    if subset:
+        tensors[DRAFT_VOCAB_IDS] = torch.tensor(SUBSET)
+    drafter = cls.from_tensors(config, tensors)
     drafter.bind(tiny_target(vocab_size=VOCAB))
     context = drafter.new_context(1, 32)
     context.append(features_for(config, CONTEXT_LEN)[None], 0, [0], [CONTEXT_LEN])

@@ -24,6 +24,14 @@ def init_drafter(
     mask_token_id: Annotated[
         int | None, typer.Option(help="A token that text never holds. If not given: one is found.")
     ] = None,
+    draft_vocab_ids: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Token ids that can be drafted, ascending: a JSON list or numbers. If not given:"
+            " all.",
+        ),
+    ] = None,
     copy_layers: Annotated[
         bool, typer.Option("--copy-layers", help="Start from the target's last layers.")
     ] = False,
@@ -40,6 +48,7 @@ def init_drafter(
         window=window or None,
         selector_rank=selector_rank,
         mask_token_id=mask_token_id,
+        draft_vocab_file=draft_vocab_ids,
         copy_layers=copy_layers,
         seed=seed,
     )

@@ -35,7 +35,9 @@ def inspect(
         else ", ".join("causal" if c else "see each other" for c in config.causal),
         "mask token": config.mask_token_id,
         "taps": f"target layers {list(config.target_layer_ids)} of {config.num_target_layers}",
-        "vocabulary": config.vocab_size,
+        "vocabulary": f"{config.vocab_size}, of which {config.draft_vocab_size} can be drafted"
+        if config.draft_vocab_size
+        else config.vocab_size,
         "parameters": f"{num_parameters / 1e6:.1f} M ({num_bytes / 1e6:.1f} MB)",
         "made for": recorded.get("target_name", "not recorded: it is paired by shape alone"),
         "target hash": recorded.get("target_fingerprint", "not recorded"),

@@ -7,9 +7,15 @@ of the head and of the codebooks are then counted within the subset; the loop se
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import torch
 from jaxtyping import Int64
 from torch import Tensor
+
+from blockdraft.errors import ConfigError
+from blockdraft.param_types import is_whole
 
 #: Name of the tensor that lists the tokens.
 DRAFT_VOCAB_IDS = "draft_vocab_ids"
@@ -60,3 +66,23 @@ def draft_vocab_fault(
     if bool((ids == mask_token_id).any()):
         return f"{name} holds the mask token {mask_token_id}, which no text holds; leave it out"
     return None
+
+
+def read_draft_vocab(file: Path) -> list[int]:
+    """Token ids from a file: a JSON list, or numbers between white space.
+
+    Raises: ConfigError if the file cannot be read or holds anything else.
+    """
+    try:
+        text = file.read_text("utf-8")
+        ids = json.loads(text) if text.lstrip().startswith("[") else list(map(int, text.split()))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(
+            f"{file} holds no token ids ({error}); give a JSON list or numbers alone"
+        ) from error
+    if not all(map(is_whole, ids)):
+        wrong = next(item for item in ids if not is_whole(item))
+        raise ConfigError(f"{file} holds {wrong!r}; give token ids, whole numbers")
+    return ids

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from blockdraft.drafters.config import METHODS, Method
+from blockdraft.drafters.config import METHODS, DFlashConfig, Method
+from blockdraft.drafters.draft_vocab import read_draft_vocab
 from blockdraft.drafters.init import init_drafter
 from blockdraft.drafters.pairing import record_target
 from blockdraft.errors import CheckpointError, ConfigError
@@ -21,7 +22,10 @@ from blockdraft.targets.tokenizer import TextCodec
 
 @dataclass(frozen=True, kw_only=True)
 class NewDrafter:
-    """What is asked for; see `blockdraft.drafters.init`. None for a mask token finds one."""
+    """What is asked for; see `blockdraft.drafters.init`. None for a mask token finds one.
+
+    `draft_vocab_file` lists the tokens that can be drafted; None for all.
+    """
 
     method: str = "dflash2"
     num_layers: int = 3
@@ -30,6 +34,7 @@ class NewDrafter:
     window: int | None = 1024
     selector_rank: int = 256
     mask_token_id: int | None = None
+    draft_vocab_file: Path | None = None
     copy_layers: bool = False
     seed: int = 0
 
@@ -47,6 +52,8 @@ def write_new_drafter(
     """
     if folder.exists():
         raise ConfigError(f"{folder} exists already; choose another folder or remove it")
+    file = asked.draft_vocab_file
+    draft_vocab_ids = None if file is None else read_draft_vocab(file)
     source = resolve(target, progress=log)
     info, mask = source_info(source), asked.mask_token_id
     if mask is None:
@@ -61,6 +68,7 @@ def write_new_drafter(
         window=asked.window,
         num_taps=asked.num_taps,
         selector_rank=asked.selector_rank,
+        draft_vocab_ids=draft_vocab_ids,
         input_embedding_scale=_embedding_scale(source),
         seed=asked.seed,
         copy_layers_from=source.weights if asked.copy_layers else None,
@@ -84,7 +92,15 @@ def write_new_drafter(
         "parameters": f"{sum(t.numel() for t in tensors.values()) / 1e6:.1f} M",
         "mask token": f"{mask} ({source.codec().tokenizer.id_to_token(mask) or 'padding row'})",
         "taps": list(config.target_layer_ids),
+        "drafts from": drafts_from(config),
     }
+
+
+def drafts_from(config: DFlashConfig) -> str:
+    """The tokens that a drafter can draft, in words."""
+    if not config.draft_vocab_size:
+        return f"all {config.vocab_size} tokens"
+    return f"{config.draft_vocab_size} of {config.vocab_size} tokens"
 
 
 def find_mask_token(codec: TextCodec, vocab_size: int, end_ids: tuple[int, ...]) -> int:

@@ -51,6 +51,18 @@ def test_walk_follows_the_best_edges(b: int, k: int, c: int, rank: int, seed: in
     assert is_finite.tolist() == [True] * b
 
 
+def test_rows_of_a_subset_become_its_tokens() -> None:
+    """Codebooks by row: `token_ids` change what is told, not the way that is taken."""
+    gate, values, rows, anchors, left, right = case(3, 4, 8, 16, 5)
+    token_ids = torch.arange(VOCAB) * 3 + 1
+    left = torch.cat([left, torch.randn(1, 16).bfloat16()])
+    anchors[1] = VOCAB  # the row of every other token
+    path, _ = walk_greedy(gate, values, rows, anchors, left, right, token_ids)
+    scores = edge_scores(values, rows, anchors, gate, left, right)
+    index = torch.tensor(reference.walk_greedy(scores))
+    assert torch.equal(path, token_ids[rows.gather(-1, index[..., None])[..., 0]])
+
+
 def test_rows_whose_scores_are_not_finite_are_told() -> None:
     gate, values, ids, anchors, left, right = case(3, 4, 8, 16, 1)
     values[1, 2, 5] = float("nan")
@@ -71,5 +83,7 @@ def test_wrong_tensors_are_refused() -> None:
     gate, values, ids, anchors, left, right = case(1, 2, 4, 8, 3)
     with pytest.raises(ConfigError, match="predecessors"):
         walk_greedy(gate, values, ids, anchors, left.float(), right)
+    with pytest.raises(ConfigError, match="token_ids"):
+        walk_greedy(gate, values, ids, anchors, left, right, torch.arange(VOCAB).int())
     with pytest.raises(ConfigError, match="gate"):
         walk_greedy(gate.repeat(1, 1, 2)[..., ::2], values, ids, anchors, left, right)
