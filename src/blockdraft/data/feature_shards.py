@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import BFloat16, Int64
@@ -171,7 +170,7 @@ class FeatureStore:
         return [answer for entry in self.index.shards for answer in self._rows(entry)]
 
     def sample(self, i: int) -> FeatureSample:
-        """Sample `i`; its features are a view of the mapped file, not to be written to.
+        """Sample `i`; its features are a view of the mapped file: not to be written to.
 
         Raises: CheckpointError naming file and sample if lengths do not agree.
         """
@@ -192,8 +191,15 @@ class FeatureStore:
 
     def place(self, i: int) -> str:
         """Where sample `i` is, for messages."""
-        entry = self.index.shards[self._places[i][0]]
-        return f"{self.folder / entry.file} sample {self.answers[i].id}"
+        return f"{self.file_of(i)} sample {self.answers[i].id}"
+
+    def file_of(self, i: int) -> str:
+        """The shard that holds sample `i`."""
+        return str(self.folder / self.index.shards[self._places[i][0]].file)
+
+    def check_shard(self, shard: int) -> None:
+        """Raises: CheckpointError if a shard is missing or damaged, or not as the index says."""
+        self._features(shard)
 
     def shard_samples(self, shard: int) -> range:
         """The samples of a shard."""
@@ -228,8 +234,3 @@ def _starts(lens: Sequence[int]) -> list[int]:
     for length in lens[:-1]:
         starts.append(starts[-1] + length)
     return starts[: len(lens)]
-
-
-def as_index_fields(describe: dict[str, Any]) -> dict[str, str]:
-    """Name and fingerprint of a target out of the engine's description."""
-    return {"target": describe["target"]["name"], "fingerprint": describe["target"]["fingerprint"]}
