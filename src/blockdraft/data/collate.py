@@ -29,6 +29,8 @@ class BlockBatch:
         token_ids: committed token at each block row's position; -1 beyond the sample's end.
         is_valid: rows that predict a token of the answer; never row 0.
         sample_ids: for messages.
+        teacher: the target's last hidden state (before the final norm) that each row's token was
+            chosen from; None where losses do not look at the target's distribution.
     """
 
     features: Float[Tensor, "s f"]
@@ -38,6 +40,7 @@ class BlockBatch:
     token_ids: Int64[Tensor, "n t"]
     is_valid: Bool[Tensor, "n t"]
     sample_ids: tuple[str, ...]
+    teacher: Float[Tensor, "n t m"] | None = None
 
     @property
     def num_slots(self) -> int:
@@ -52,10 +55,15 @@ class BlockBatch:
 
 
 def collate(
-    samples: Sequence[FeatureSample], anchors: Sequence[Int64[Tensor, "a"]], block_size: int
+    samples: Sequence[FeatureSample],
+    anchors: Sequence[Int64[Tensor, "a"]],
+    block_size: int,
+    teacher_width: int = 0,
 ) -> BlockBatch:
-    """Pack samples; those without an anchor are left out (the stream counts them).
+    """Pack samples; those without an anchor are left out.
 
+    Args:
+        teacher_width: last columns of the features that are the teacher's, not the drafter's.
     Raises: ValueError if no sample has an anchor, or features are missing before one.
     """
     pairs = [(s, a) for s, a in zip(samples, anchors, strict=True) if len(a)]
@@ -66,15 +74,28 @@ def collate(
         if len(sample.features) < length:
             raise ValueError(f"{sample.id} has {len(sample.features)} feature rows of {length}")
     tokens, valid = zip(*(_block_tokens(s, a, block_size) for s, a in pairs), strict=True)
+    width = pairs[0][0].features.shape[1] - teacher_width
     return BlockBatch(
-        features=torch.cat([s.features[:n] for (s, _), n in zip(pairs, lens, strict=True)]),
+        features=torch.cat([s.features[:n, :width] for (s, _), n in zip(pairs, lens, strict=True)]),
         context_lens=tuple(lens),
         block_counts=tuple(len(a) for _, a in pairs),
         anchors=torch.cat([a for _, a in pairs]),
         token_ids=torch.cat(tokens),
         is_valid=torch.cat(valid),
         sample_ids=tuple(s.id for s, _ in pairs),
+        teacher=_teacher(pairs, block_size, width) if teacher_width else None,
     )
+
+
+def _teacher(
+    pairs: Sequence[tuple[FeatureSample, Int64[Tensor, "a"]]], block_size: int, first: int
+) -> Float[Tensor, "n t m"]:
+    """The token at a position was chosen from the state of the position before it."""
+    rows = []
+    for sample, anchors in pairs:
+        before = block_positions(anchors, block_size) - 1
+        rows.append(sample.features[before.clamp(0, len(sample.features) - 1), first:])
+    return torch.cat(rows)
 
 
 def _block_tokens(

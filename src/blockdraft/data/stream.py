@@ -29,12 +29,16 @@ class SampleSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSizes:
-    """How a step is made up. Sequences of a step are dealt out evenly (see `BatchRecipe`)."""
+    """How a step is made up. Sequences of a step are dealt out evenly (see `BatchRecipe`).
+
+    `teacher_width`: last columns of the features that are the teacher's (see `collate`).
+    """
 
     block_size: int
     num_anchors: int
     sequences_per_step: int
     sequences_per_pass: int
+    teacher_width: int = 0
 
 
 class BlockStream:
@@ -106,7 +110,7 @@ class BlockStream:
             )
             for sample, epoch, i in zip(samples, epochs, chosen, strict=True)
         ]
-        return collate(samples, anchors, self.sizes.block_size)
+        return collate(samples, anchors, self.sizes.block_size, self.sizes.teacher_width)
 
     def _order(self, epoch: int) -> np.ndarray:
         if epoch not in self._orders:

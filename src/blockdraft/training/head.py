@@ -117,7 +117,8 @@ class _HeadRows(torch.autograd.Function):
             part, grad = _chunk(head, raw, labels[rows], row_loss, num_best, inject, asked)
             parts.append(part)
             grads.append(grad.to(hidden.dtype) @ weight if ctx.needs_input_grad[0] else grad[:0])
-        loss, logprob, values, ids, slopes = (torch.cat(tensors) for tensors in zip(*parts))
+        columns = zip(*parts, strict=True)
+        loss, logprob, values, ids, slopes = (torch.cat(column) for column in columns)
         ctx.save_for_backward(torch.cat(grads), ids, slopes, weight)
         ctx.mark_non_differentiable(logprob, ids)
         return loss, logprob, values, ids
