@@ -7,7 +7,7 @@ from pathlib import Path
 
 from blockdraft.drafters.base import Drafter
 from blockdraft.engine.llm import LLM
-from blockdraft.evaluation.benchmark import Engine, LocalEngine
+from blockdraft.evaluation.engines import Engine, LocalEngine
 from blockdraft.evaluation.tasks import EvalPrompt, Task
 from blockdraft.targets.decoder import DecoderTarget
 from blockdraft.types import SamplingParams
@@ -47,15 +47,19 @@ def task(num: int = 5, turns: int = 1, name: str = "toy") -> Task:
     return Task(name=name, source="tests", prompts=prompts(num, turns))
 
 
-def scripted(pattern: Pattern, num: int = 5, length: int = 60, width: int = 3) -> ScriptedDrafter:
-    """Right about the greedy answers to the first turns of `prompts(num)` where `pattern` says."""
-    llm = make_llm(target(), codec=codec())
-    params = SamplingParams(max_tokens=length)
-    oracles = {}
+@cache
+def oracles(num: int) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Greedy answers to the first turns of `prompts(num)`."""
+    llm, found = make_llm(target(), codec=codec()), {}
     for prompt in prompts(num):
         ids = tuple(codec().encode(prompt.turns[0]))
-        oracles[ids] = llm.generate([list(ids)], params)[0].token_ids
-    return ScriptedDrafter(oracles, pattern, width, target().info.vocab_size)
+        found[ids] = llm.generate([list(ids)], SamplingParams(max_tokens=60))[0].token_ids
+    return found
+
+
+def scripted(pattern: Pattern, num: int = 5, width: int = 3) -> ScriptedDrafter:
+    """Right about the first 60 tokens of those answers where `pattern` says so."""
+    return ScriptedDrafter(oracles(num), pattern, width, target().info.vocab_size)
 
 
 def engines(**drafters: Drafter) -> dict[str, Engine]:

@@ -13,8 +13,9 @@ import pytest
 
 from blockdraft.errors import ConfigError, UserError
 from blockdraft.evaluation.answers import ChunkRun
-from blockdraft.evaluation.benchmark import Engine, LocalEngine, Settings
-from blockdraft.evaluation.evaluate import check_equal, evaluate, local_engines
+from blockdraft.evaluation.benchmark import Settings
+from blockdraft.evaluation.engines import Engine, LocalEngine, local_engines
+from blockdraft.evaluation.evaluate import check_equal, evaluate
 from blockdraft.evaluation.run_chunk import run_chunk
 from blockdraft.evaluation.tasks import EvalPrompt
 from blockdraft.types import SamplingParams
@@ -68,18 +69,20 @@ def test_prediction_and_measurement_agree_where_nothing_is_batched(tmp_path: Pat
 def test_the_time_split_adds_up_to_the_wall(concurrency: int) -> None:
     llm = llm_of(engine(scripted(accept_first(2))))
     params = [SamplingParams(max_tokens=60)] * 5
-    run_chunk(llm, prompts(), params, concurrency)
-    start = time.perf_counter()
-    run = run_chunk(llm, prompts(), params, concurrency)
-    wall = time.perf_counter() - start
-    assert run.phase_s is not None
-    assert sum(run.phase_s.values()) == pytest.approx(run.wall_s)
-    assert all(value > 0 for value in run.phase_s.values())
-    # What is outside the clock: encoding prompts, decoding texts, reading the peak of memory.
-    assert run.wall_s <= wall
-    assert run.wall_s == pytest.approx(wall, rel=0.02, abs=0.004)
-    longest = max(answer.decode_s + (answer.ttft_s or 0) for answer in run.answers)
-    assert longest <= run.wall_s
+    shares = []
+    for _ in range(6):
+        start = time.perf_counter()
+        run = run_chunk(llm, prompts(), params, concurrency)
+        wall = time.perf_counter() - start
+        assert run.phase_s is not None
+        assert sum(run.phase_s.values()) == pytest.approx(run.wall_s)
+        assert all(value > 0 for value in run.phase_s.values())
+        longest = max(answer.decode_s + (answer.ttft_s or 0) for answer in run.answers)
+        assert longest <= run.wall_s <= wall
+        shares.append(1 - run.wall_s / wall)
+    # What is outside the clock: encoding prompts, decoding texts, reading the peak of memory. The
+    # machine may halt a run there, but not every one.
+    assert min(shares) < 0.02
 
 
 def test_arrivals_add_up_to_the_time_of_an_answer() -> None:

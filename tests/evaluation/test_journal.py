@@ -10,7 +10,8 @@ import pytest
 
 from blockdraft.errors import ConfigError
 from blockdraft.evaluation.answers import ChunkRun
-from blockdraft.evaluation.benchmark import Engine, Settings
+from blockdraft.evaluation.benchmark import Settings
+from blockdraft.evaluation.engines import Engine
 from blockdraft.evaluation.evaluate import evaluate
 from blockdraft.evaluation.journal import Journal
 from blockdraft.evaluation.run_chunk import run_chunk

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from blockdraft.cli import options
+
+if TYPE_CHECKING:
+    from blockdraft.evaluation.engines import Engine
 
 _Value = TypeVar("_Value")
 
@@ -53,14 +56,41 @@ def evaluate(
             "others. If not given: $BLOCKDRAFT_DATA."
         ),
     ] = None,
+    candidates: Annotated[
+        bool,
+        typer.Option(
+            help="Also run the drafters untimed, for the recall of their candidates and the "
+            "oracle's tau."
+        ),
+    ] = True,
+    run_code: Annotated[
+        bool,
+        typer.Option(
+            "--run-code",
+            help="Run the programs that the target writes, to mark humaneval. No sandbox.",
+        ),
+    ] = False,
+    base_url: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure OpenAI-compatible servers in place of --target and --methods: a URL up "
+            "to /v1, or name=URL parts separated by commas; one named plain is compared with."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model of those servers. If not given: the first that each lists."),
+    ] = None,
     num_draft_tokens: options.NumDraftTokens = None,
     dtype: options.Dtype = None,
     exact: options.Exact = False,
 ) -> None:
     """Measure methods on the same prompts, in turns. Interrupted, the same command resumes."""
     from blockdraft.evaluation.benchmark import Settings
-    from blockdraft.evaluation.evaluate import check_equal, local_engines
+    from blockdraft.evaluation.engines import local_engines
+    from blockdraft.evaluation.evaluate import check_equal
     from blockdraft.evaluation.evaluate import evaluate as measure
+    from blockdraft.evaluation.server_client import server_engines
     from blockdraft.evaluation.tasks import load_task
 
     settings = Settings(
@@ -70,16 +100,29 @@ def evaluate(
         top_p=top_p,
         top_k=top_k,
         seed=seed,
+        candidates=candidates,
     )
     num = num_prompts if num_prompts else None
     loaded = [
         load_task(name, data_dir=data_dir, num_prompts=num, log=options.note)
         for name in _names("--tasks", tasks)
     ]
-    llm = options.make_llm(target, "none", dtype=dtype, exact=exact, num_draft_tokens=None)
-    engines = local_engines(llm, _names("--methods", methods), num_draft_tokens)
-    must_be_equal = exact or llm.describe()["dtype"] == "float32"
-    result = measure(engines, loaded, settings, out, must_be_equal=must_be_equal, log=options.note)
+    engines: Mapping[str, Engine]
+    if base_url is not None:
+        engines, must_be_equal = server_engines(base_url, model), False
+    else:
+        llm = options.make_llm(target, "none", dtype=dtype, exact=exact, num_draft_tokens=None)
+        engines = local_engines(llm, _names("--methods", methods), num_draft_tokens)
+        must_be_equal = exact or llm.describe()["dtype"] == "float32"
+    result = measure(
+        engines,
+        loaded,
+        settings,
+        out,
+        must_be_equal=must_be_equal,
+        run_code=run_code,
+        log=options.note,
+    )
     print_table(result["rows"])
     check_equal(result["rows"])
 
@@ -116,6 +159,7 @@ _COLUMNS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "median": lambda row: _shown(row["speedup_median"]),
     "decode": lambda row: _shown(row["decode_speedup"]),
     "predicted": lambda row: _shown(row["predicted_speedup"]),
+    "accuracy": lambda row: _shown(row["accuracy"], ".1%"),
     "diverged": lambda row: _shown(row["divergence_rate"], ".1%"),
     "repeat": lambda row: _shown(row["mean_longest_repeat"], ".0f"),
     "4-grams": lambda row: _shown(row["distinct_4grams"]),

@@ -10,6 +10,8 @@ from typing import Any
 from blockdraft.decoding.clock import Timing
 from blockdraft.engine.outputs import Output
 from blockdraft.evaluation.acceptance import CycleCounts
+from blockdraft.evaluation.candidates import CandidateCounts
+from blockdraft.evaluation.server_metrics import ServerCounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,8 @@ class ChunkRun:
         num_passes: passes of the target over anchors and drafts (a batch shares one).
         left_out: ids of prompts with a turn that does not fit the target's context.
         peak_bytes, cache_bytes: most memory of the process meanwhile; caches of target and drafter.
+        candidates: what the drafter had to choose from, in a run that was watched, not timed.
+        server_counts: drafting as a server counts it.
     """
 
     answers: tuple[Answer, ...]
@@ -88,16 +92,29 @@ class ChunkRun:
     left_out: tuple[str, ...] = ()
     peak_bytes: int | None = None
     cache_bytes: int | None = None
+    candidates: CandidateCounts | None = None
+    server_counts: ServerCounts | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for the journal."""
-        return {**vars(self), "answers": [vars(answer) for answer in self.answers]}
+        return {
+            **vars(self),
+            "answers": [vars(answer) for answer in self.answers],
+            "candidates": None if self.candidates is None else vars(self.candidates),
+            "server_counts": None if self.server_counts is None else vars(self.server_counts),
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ChunkRun:
         """The chunk that `as_json` wrote."""
-        answers = tuple(Answer.from_json(answer) for answer in data["answers"])
-        return cls(**{**data, "answers": answers, "left_out": tuple(data["left_out"])})
+        candidates, counts = data["candidates"], data["server_counts"]
+        own = {
+            "answers": tuple(Answer.from_json(answer) for answer in data["answers"]),
+            "left_out": tuple(data["left_out"]),
+            "candidates": candidates and CandidateCounts.from_json(candidates),
+            "server_counts": counts and ServerCounts.from_json(counts),
+        }
+        return cls(**{**data, **own})
 
 
 PHASES = ("prefill", "draft", "select", "verify", "other")

@@ -1,57 +1,25 @@
-"""The measured run: every method answers the same prompts in turns, in one process, warm."""
+"""The measured run: every method answers the same prompts in turns, warm."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-from blockdraft.engine.llm import LLM
 from blockdraft.errors import ConfigError
 from blockdraft.evaluation.answers import ChunkRun
+from blockdraft.evaluation.engines import WATCHED_CHUNK, Engine, LocalEngine
 from blockdraft.evaluation.journal import Journal
 from blockdraft.evaluation.progress import Progress
-from blockdraft.evaluation.run_chunk import run_chunk, sampling_of
+from blockdraft.evaluation.run_chunk import sampling_of
 from blockdraft.evaluation.tasks import EvalPrompt, Task
 from blockdraft.types import SamplingParams
-
-#: The method without a drafter, which the others are compared with.
-PLAIN = "plain"
 
 #: With several prompts at once, a chunk holds this many times as many: its end runs half empty.
 _CHUNK_FACTOR = 4
 
-
-class Engine(Protocol):
-    """What answers prompts: a method in this process, or a server."""
-
-    def run(
-        self, prompts: Sequence[EvalPrompt], params: Sequence[SamplingParams], concurrency: int
-    ) -> ChunkRun:
-        """Answer every turn of the prompts, up to `concurrency` at once."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """What runs, for provenance."""
-        ...
-
-
-class LocalEngine:
-    """A method in this process."""
-
-    def __init__(self, llm: LLM) -> None:
-        self.llm = llm
-
-    def run(
-        self, prompts: Sequence[EvalPrompt], params: Sequence[SamplingParams], concurrency: int
-    ) -> ChunkRun:
-        """See `Engine`."""
-        return run_chunk(self.llm, prompts, params, concurrency)
-
-    def describe(self) -> dict[str, Any]:
-        """See `Engine`."""
-        return self.llm.describe()
+#: The concurrency of cells whose candidates are watched and whose clock is not.
+WATCHED = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +30,7 @@ class Settings:
         concurrency: numbers of prompts that run at once.
         temperatures: 0 is greedy; `top_p` and `top_k` hold for the others.
         seed: of the random streams; prompt i of a task samples with seed + i.
+        candidates: also watch, in greedy runs that are not timed, what drafters chose from.
     Raises: ConfigError for an empty list or a value out of range.
     """
 
@@ -71,6 +40,7 @@ class Settings:
     top_p: float = 1.0
     top_k: int = 0
     seed: int = 0
+    candidates: bool = True
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "temperatures"):
@@ -94,7 +64,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the result."""
+    """One row of the result; those at a concurrency of `WATCHED` are added to the timed ones."""
 
     task: str
     method: str
@@ -125,24 +95,33 @@ def run_all(
     log: Callable[[str], None],
 ) -> dict[Cell, list[ChunkRun]]:
     """Run what the journal lacks, and return everything."""
-    units = list(_units(list(engines), tasks, settings))
-    progress = Progress(sum(len(unit.prompts) for unit in units), log)
-    found: dict[Cell, list[ChunkRun]] = {}
+    units = [*_units(list(engines), tasks, settings), *_watched(engines, tasks, settings)]
     finished = {unit.key: journal.get(unit.key) for unit in units}
-    num_finished = sum(len(u.prompts) for u in units if finished[u.key] is not None)
-    if num_finished:
-        log(f"resuming: {num_finished} answers were finished before")
-        progress.skip(num_finished)
-    if num_finished < sum(len(u.prompts) for u in units):
+    left = [unit for unit in units if finished[unit.key] is None]
+    progress = Progress(sum(len(unit.prompts) for unit in units), log)
+    if len(left) < len(units):
+        num_done = sum(len(unit.prompts) for unit in units if finished[unit.key] is not None)
+        log(f"resuming: {num_done} answers were finished before")
+        progress.skip(num_done)
+    if left:
         _warm_up(engines, tasks[0].prompts[0], settings, log)
+    for unit in left:
+        finished[unit.key] = new = _run(engines[unit.cell.method], unit)
+        journal.add(unit.key, new)
+        progress.advance(len(unit.prompts), f"{unit.cell.task}, {unit.cell.method}")
+    found: dict[Cell, list[ChunkRun]] = {}
     for unit in units:
         run = finished[unit.key]
-        if run is None:
-            run = engines[unit.cell.method].run(unit.prompts, unit.params, unit.cell.concurrency)
-            journal.add(unit.key, run)
-            progress.advance(len(unit.prompts), f"{unit.cell.task}, {unit.cell.method}")
+        assert run is not None
         found.setdefault(unit.cell, []).append(run)
     return found
+
+
+def _run(engine: Engine, unit: _Unit) -> ChunkRun:
+    if unit.cell.concurrency != WATCHED:
+        return engine.run(unit.prompts, unit.params, unit.cell.concurrency)
+    assert isinstance(engine, LocalEngine)
+    return engine.watch(unit.prompts, unit.params)
 
 
 def _units(methods: list[str], tasks: Sequence[Task], settings: Settings) -> Iterator[_Unit]:
@@ -158,6 +137,25 @@ def _units(methods: list[str], tasks: Sequence[Task], settings: Settings) -> Ite
             for method in (*methods[first:], *methods[:first]):
                 cell = Cell(task.name, method, concurrency, temperature)
                 yield _Unit(cell=cell, number=number, prompts=prompts, params=own)
+
+
+def _watched(
+    engines: Mapping[str, Engine], tasks: Sequence[Task], settings: Settings
+) -> Iterator[_Unit]:
+    """Greedy runs of the drafters that have candidates to look at."""
+    methods = [
+        name
+        for name, engine in engines.items()
+        if isinstance(engine, LocalEngine) and engine.has_candidates
+    ]
+    greedy = [t for t in settings.temperatures if settings.sampling(t).is_greedy]
+    if not settings.candidates:
+        return
+    for task, method, temperature in itertools.product(tasks, methods, greedy):
+        cell, params = Cell(task.name, method, WATCHED, temperature), settings.sampling(temperature)
+        for number, start in enumerate(range(0, len(task.prompts), WATCHED_CHUNK)):
+            prompts = task.prompts[start : start + WATCHED_CHUNK]
+            yield _Unit(cell=cell, number=number, prompts=prompts, params=[params] * len(prompts))
 
 
 def _warm_up(

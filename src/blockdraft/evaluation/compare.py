@@ -44,7 +44,7 @@ def against_plain(
     answers, plain = _answers(runs), _answers(plain_runs)
     if row["temperature"] < GREEDY_TEMPERATURE:
         common = [key for key in plain if key in answers]
-        diverged = [key for key in common if plain[key].token_ids != answers[key].token_ids]
+        diverged = [key for key in common if _said(plain[key]) != _said(answers[key])]
         if common:
             found["num_diverged"] = len(diverged)
             found["divergence_rate"] = len(diverged) / len(common)
@@ -65,6 +65,11 @@ def against_plain(
 
 def _answers(runs: Sequence[ChunkRun]) -> dict[tuple[str, int], Answer]:
     return {(answer.prompt_id, answer.turn): answer for run in runs for answer in run.answers}
+
+
+def _said(answer: Answer) -> object:
+    """Tokens; the text where a server gives no tokens."""
+    return answer.token_ids or answer.text
 
 
 def _interval(runs: Sequence[ChunkRun], plain_runs: Sequence[ChunkRun]) -> Interval | None:

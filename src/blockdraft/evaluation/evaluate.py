@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blockdraft.engine.llm import LLM
 from blockdraft.errors import ConfigError, UserError
 from blockdraft.evaluation.answers import ChunkRun
-from blockdraft.evaluation.benchmark import (
-    PLAIN,
-    Cell,
-    Engine,
-    LocalEngine,
-    Settings,
-    run_all,
-)
+from blockdraft.evaluation.benchmark import WATCHED, Cell, Settings, run_all
+from blockdraft.evaluation.candidates import add_counts, candidate_figures
 from blockdraft.evaluation.compare import NOTHING, against_plain
+from blockdraft.evaluation.engines import PLAIN, Engine
 from blockdraft.evaluation.journal import Journal
+from blockdraft.evaluation.marks import accuracy
 from blockdraft.evaluation.provenance import provenance
 from blockdraft.evaluation.rows import row_of
 from blockdraft.evaluation.tasks import Task
-from blockdraft.registry import NONE, load_drafter
-
-
-def local_engines(
-    llm: LLM, methods: Sequence[str], num_draft_tokens: int | None = None
-) -> dict[str, Engine]:
-    """An engine for each method, all on one target.
-
-    Args:
-        llm: an engine without a drafter.
-        methods: `plain`, names of drafters, folders of checkpoints.
-    Raises: ConfigError for none, or one named twice; what `load_drafter` raises.
-    """
-    if not methods or len(set(methods)) < len(methods):
-        raise ConfigError(f"methods are {list(methods)}; give one or several different ones")
-    engines: dict[str, Engine] = {}
-    for method in methods:
-        if method == NONE:
-            raise ConfigError(f"method {NONE!r} is called {PLAIN!r} here")
-        drafter = None
-        if method != PLAIN:
-            drafter = load_drafter(method, llm.target, num_draft_tokens=num_draft_tokens)
-        engines[method] = LocalEngine(LLM.from_parts(llm.loaded, drafter, llm.limits))
-    return engines
 
 
 def evaluate(
@@ -57,6 +29,7 @@ def evaluate(
     out: Path,
     *,
     must_be_equal: bool,
+    run_code: bool = False,
     log: Callable[[str], None],
 ) -> dict[str, Any]:
     """Measure, write `out`, and return what was written.
@@ -66,6 +39,7 @@ def evaluate(
 
     Args:
         must_be_equal: see `against_plain`.
+        run_code: see `accuracy`.
     Raises: ConfigError if two tasks have one name, or a journal is of another run.
     """
     names = [task.name for task in tasks]
@@ -75,7 +49,7 @@ def evaluate(
     described = {"settings": vars(settings), "tasks": [_task(task) for task in tasks], **about}
     journal = Journal(out.with_name(out.name + ".journal"), described)
     runs = run_all(engines, tasks, settings, journal, log)
-    rows = _rows(runs, tasks, must_be_equal)
+    rows = _rows(runs, tasks, must_be_equal, run_code)
     result = {
         "provenance": provenance(about, seed=settings.seed),
         "settings": {**vars(settings), "tasks": [_task(task, short=True) for task in tasks]},
@@ -101,18 +75,27 @@ def _task(task: Task, short: bool = False) -> dict[str, Any]:
 
 
 def _rows(
-    runs: Mapping[Cell, list[ChunkRun]], tasks: Sequence[Task], must_be_equal: bool
+    runs: Mapping[Cell, list[ChunkRun]],
+    tasks: Sequence[Task],
+    must_be_equal: bool,
+    run_code: bool,
 ) -> list[dict[str, Any]]:
-    alone = {cell: row_of(cell, found) for cell, found in runs.items()}
+    by_name = {task.name: task for task in tasks}
+    alone = {cell: row_of(cell, own) for cell, own in runs.items() if cell.concurrency != WATCHED}
     rows = []
     for cell, row in alone.items():
-        plain = Cell(cell.task, PLAIN, cell.concurrency, cell.temperature)
+        plain = dataclasses.replace(cell, method=PLAIN)
         more = dict(NOTHING)
         if plain in alone:
             more = against_plain(
                 row, runs[cell], alone[plain], runs[plain], must_be_equal=must_be_equal
             )
-        rows.append({**row, **more})
+        answers = [answer for run in runs[cell] for answer in run.answers]
+        share = accuracy(by_name[cell.task], answers, run_code=run_code)
+        watched = runs.get(dataclasses.replace(cell, concurrency=WATCHED), [])
+        counts = [run.candidates for run in watched if run.candidates is not None]
+        figures = candidate_figures(add_counts(counts) if counts else None)
+        rows.append({**row, **more, "accuracy": share, **figures})
     return rows
 
 

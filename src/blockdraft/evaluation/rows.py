@@ -11,6 +11,7 @@ from blockdraft.evaluation.acceptance import acceptance
 from blockdraft.evaluation.answers import PHASES, Answer, ChunkRun
 from blockdraft.evaluation.benchmark import Cell
 from blockdraft.evaluation.repeats import distinct_ngrams, longest_repeat
+from blockdraft.evaluation.server_metrics import add_server_counts
 
 _PERCENTILES = (50, 95, 99)
 
@@ -27,12 +28,28 @@ def row_of(cell: Cell, runs: Sequence[ChunkRun]) -> dict[str, Any]:
         "num_errors": len(answers) - len(good),
         "left_out": sorted({prompt_id for run in runs for prompt_id in run.left_out}),
         "finish_reasons": _count(answer.finish_reason for answer in answers),
-        **acceptance(by_prompt(answers)).as_dict(),
+        **_acceptance(answers, runs),
         **_speed(answers, runs),
         **_clock(answers, runs),
         **_memory(runs),
         **_text(good),
     }
+
+
+def _acceptance(answers: Sequence[Answer], runs: Sequence[ChunkRun]) -> dict[str, Any]:
+    """Of our own cycles; of a server, as much as its counters say."""
+    found = acceptance(by_prompt(answers)).as_dict()
+    counts = add_server_counts([run.server_counts for run in runs if run.server_counts])
+    if counts is None:
+        return found
+    found |= {"drafted": counts.drafted, "accepted": counts.accepted}
+    if counts.cycles:
+        found |= {
+            "cycles": counts.cycles,
+            "tau_pooled": 1 + counts.accepted / counts.cycles,
+            "accepted_by_position": counts.accepted_by_position,
+        }
+    return found
 
 
 def by_prompt(answers: Iterable[Answer]) -> list[list[Any]]:

@@ -52,7 +52,7 @@ class TaskSource:
             found["answer"] = str(row[self.answer_key])
         if self.check == "number":  # GSM8K writes the working first, then "#### 1,234"
             found["answer"] = found["answer"].rpartition("####")[2].strip().replace(",", "")
-        extra = ("test", "entry_point", "test_list", "test_imports")
+        extra = ("test", "entry_point")
         return found | {key: row[key] for key in extra if key in row}
 
 
@@ -83,8 +83,7 @@ SOURCES: dict[str, TaskSource] = {
     "mbpp": TaskSource(
         file="mbpp.jsonl",
         hub=("google-research-datasets/mbpp", "sanitized", "test"),
-        answer_key="code",
-        check="code",
+        answer_key="code",  # not marked: the prompts do not tell the names that the tests call
     ),
     "mt-bench": TaskSource(
         file="mt_bench.jsonl", hub=("HuggingFaceH4/mt_bench_prompts", None, "train")

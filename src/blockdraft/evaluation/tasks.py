@@ -29,7 +29,7 @@ class EvalPrompt:
 
     Attributes:
         answer: the right answer, where the set has one.
-        extra: what marking code needs: `test`, `entry_point`, `test_list`, `test_imports`.
+        extra: whatever else the row has; marking code needs `test` and `entry_point`.
     """
 
     id: str

@@ -1,0 +1,95 @@
+"""What answers prompts: the methods of this process, all on one target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from blockdraft.drafters.block_drafter import BlockDrafter
+from blockdraft.engine.llm import LLM
+from blockdraft.errors import ConfigError
+from blockdraft.evaluation.answers import ChunkRun
+from blockdraft.evaluation.candidates import CandidateWatch, count_candidates
+from blockdraft.evaluation.run_chunk import run_chunk
+from blockdraft.evaluation.tasks import EvalPrompt
+from blockdraft.registry import NONE, load_drafter
+from blockdraft.types import SamplingParams
+
+#: The method without a drafter, which the others are compared with.
+PLAIN = "plain"
+
+#: Prompts of a watched chunk; they run at once.
+WATCHED_CHUNK = 8
+
+
+class Engine(Protocol):
+    """What answers prompts: a method in this process, or a server."""
+
+    def run(
+        self, prompts: Sequence[EvalPrompt], params: Sequence[SamplingParams], concurrency: int
+    ) -> ChunkRun:
+        """Answer every turn of the prompts, up to `concurrency` at once."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What runs, for provenance."""
+        ...
+
+
+class LocalEngine:
+    """A method in this process."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm = llm
+
+    def run(
+        self, prompts: Sequence[EvalPrompt], params: Sequence[SamplingParams], concurrency: int
+    ) -> ChunkRun:
+        """See `Engine`."""
+        return run_chunk(self.llm, prompts, params, concurrency)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Engine`."""
+        return self.llm.describe()
+
+    @property
+    def has_candidates(self) -> bool:
+        """Whether the drafter chooses among candidates that can be looked at."""
+        return isinstance(self.llm.drafter, BlockDrafter)
+
+    def watch(self, prompts: Sequence[EvalPrompt], params: Sequence[SamplingParams]) -> ChunkRun:
+        """Answer prompts once more, untimed, and count what the drafter had to choose from."""
+        assert isinstance(self.llm.drafter, BlockDrafter)
+        watch = CandidateWatch(self.llm.drafter)
+        llm = LLM.from_parts(self.llm.loaded, watch, self.llm.limits)
+        run_chunk(llm, prompts, params, WATCHED_CHUNK)
+        return ChunkRun(
+            answers=(),
+            wall_s=0.0,
+            phase_s=None,
+            num_passes=None,
+            candidates=count_candidates(watch.seen),
+        )
+
+
+def local_engines(
+    llm: LLM, methods: Sequence[str], num_draft_tokens: int | None = None
+) -> dict[str, Engine]:
+    """An engine for each method, all on one target.
+
+    Args:
+        llm: an engine without a drafter.
+        methods: `plain`, names of drafters, folders of checkpoints.
+    Raises: ConfigError for none, or one named twice; what `load_drafter` raises.
+    """
+    if not methods or len(set(methods)) < len(methods):
+        raise ConfigError(f"methods are {list(methods)}; give one or several different ones")
+    engines: dict[str, Engine] = {}
+    for method in methods:
+        if method == NONE:
+            raise ConfigError(f"method {NONE!r} is called {PLAIN!r} here")
+        drafter = None
+        if method != PLAIN:
+            drafter = load_drafter(method, llm.target, num_draft_tokens=num_draft_tokens)
+        engines[method] = LocalEngine(LLM.from_parts(llm.loaded, drafter, llm.limits))
+    return engines
