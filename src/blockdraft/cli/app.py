@@ -14,6 +14,7 @@ from blockdraft.cli.generate import generate
 from blockdraft.cli.init_drafter import init_drafter
 from blockdraft.cli.inspect import inspect
 from blockdraft.cli.pull import pull
+from blockdraft.cli.regenerate import regenerate
 from blockdraft.errors import ConfigError, UserError
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ app.command("generate")(generate)
 app.command("demo")(demo)
 app.command("evaluate")(evaluate)
 app.command("pull")(pull)
+app.command("regenerate")(regenerate)
 app.command("inspect")(inspect)
 app.command("init-drafter")(init_drafter)
 

@@ -129,9 +129,10 @@ def _hub_rows(source: Source) -> Iterator[Mapping[str, Any]]:
     try:
         rows = load_dataset(source.dataset, source.dataset_config, split=source.split)
     except Exception as error:  # the library raises its own, requests', and plain ones
+        reason = (str(error) or repr(error)).splitlines()[0]
         raise CheckpointError(
             f"hub set {source.dataset} ({source.dataset_config or 'default'}, {source.split}) "
-            f"cannot be read: {str(error).splitlines()[0] if str(error) else error!r}"
+            f"cannot be read: {reason}"
         ) from error
     yield from rows
 

@@ -37,7 +37,7 @@ class Summary:
         num_too_long: samples left out because their prompt is too long.
         num_later_turns: prompts of several user turns, of which the first alone was asked.
         num_failed: samples whose answer failed; the next run asks them again.
-        stopped_by: "disk" or "signal" where the run ended before its plan.
+        stopped_by: "disk" where the run ended before its plan.
     """
 
     out: str
