@@ -15,6 +15,7 @@ from blockdraft.cli.init_drafter import init_drafter
 from blockdraft.cli.inspect import inspect
 from blockdraft.cli.pull import pull
 from blockdraft.cli.regenerate import regenerate
+from blockdraft.cli.train import train
 from blockdraft.errors import ConfigError, UserError
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app.command("demo")(demo)
 app.command("evaluate")(evaluate)
 app.command("pull")(pull)
 app.command("regenerate")(regenerate)
+app.command("train")(train)
 app.command("inspect")(inspect)
 app.command("init-drafter")(init_drafter)
 

@@ -71,15 +71,14 @@ def assemble(recipe: TrainRecipe, world: World, log: Log, *, has_check: bool) ->
     """Read the data, make the drafter, and put the parts together.
 
     Args:
-        has_check: look at every stored feature first, and recompute `data.check_share` of the
+        has_check: look at every stored feature, and recompute `data.check_share` of the
             samples on the target.
     Raises: UserError of the kind that fits: missing or foreign data, shapes that do not go
         together.
     """
+    recipe.batch.num_passes(world.size)
     source = resolve(recipe.target, progress=log)
     features = open_features(recipe, source, log)
-    if has_check and world.is_first and isinstance(features, FeatureStore):
-        _check(features, recipe, log)
     split = split_answers(features.answers, recipe.data)
     answers = [features.answers[i] for i in split.training]
     vocab_ids, coverage = _draft_vocab(recipe, source, answers)
@@ -100,6 +99,9 @@ def assemble(recipe: TrainRecipe, world: World, log: Log, *, has_check: bool) ->
         export=_export(recipe, config, buffers, source, dtype),
         facts=_facts(answers, source),
     )
+    # Last: it takes longest, and mistakes in the recipe should show first.
+    if has_check and world.is_first and isinstance(features, FeatureStore):
+        _check(features, recipe, log)
     return Assembled(parts=parts, config=config, split=split, coverage=coverage)
 
 
@@ -126,14 +128,16 @@ def open_features(recipe: TrainRecipe, source: SourceFiles, log: Log) -> Feature
     if not layer_ids:
         num_layers = source_info(source).num_layers
         layer_ids = spread_target_layers(num_layers, recipe.drafter.num_taps)
-    target = load_target(recipe.target, log=log).target
+    target = load_target(recipe.target, dtype=recipe.target_dtype, log=log).target
     return OnlineFeatures(read_answers(Path(recipe.data.answers)), target, layer_ids)
 
 
 def _check(store: FeatureStore, recipe: TrainRecipe, log: Log) -> None:
     log(f"checking the features in {recipe.data.features}")
     share = recipe.data.check_share
-    target = load_target(recipe.target, log=log).target if share else None
+    target = None
+    if share:
+        target = load_target(recipe.target, dtype=recipe.target_dtype, log=log).target
     report = check_features(store, target, share=share, seed=recipe.run.seed)
     report.require_sound()
     again = f"{report.num_recomputed} recomputed, at most {report.worst_difference:.1%} apart"

@@ -250,9 +250,16 @@ class RunRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRecipe:
-    """One training run. `target` is a name that `blockdraft pull` knows, a folder or a file."""
+    """One training run.
+
+    Attributes:
+        target: a name that `blockdraft pull` knows, a folder or a file.
+        target_dtype: what it computes in, where features are recomputed; None: what it would
+            generate in.
+    """
 
     target: str = "smollm2-135m"
+    target_dtype: str | None = None
     drafter: DrafterRecipe = field(default_factory=DrafterRecipe)
     data: DataRecipe = field(default_factory=DataRecipe)
     objective: ObjectiveRecipe = field(default_factory=ObjectiveRecipe)
