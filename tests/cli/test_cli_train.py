@@ -51,6 +51,8 @@ device = "cpu"
 precision = "float32"
 log_every = 1
 save_every = 0
+evaluate_every = 2
+decode_every = 4
 """
 
 
@@ -128,6 +130,29 @@ def test_a_dry_run_tells_and_writes_nothing(cli: Cli, recipe: Path) -> None:
     assert not (recipe.parent / "run").exists()
 
 
+def test_held_out_figures_are_logged(cli: Cli, recipe: Path) -> None:
+    ran = cli("train", recipe)
+    printed(ran)
+    lines = (recipe.parent / "run" / "log.jsonl").read_text().splitlines()
+    found = {r["step"]: r["heldout"] for r in map(json.loads, lines) if "heldout" in r}
+    assert sorted(found) == [2, 4]
+    for name in ("unary_length", "selector_length", "oracle_length"):
+        assert 1 <= found[2][f"heldout/{name}"] <= 4
+    assert "heldout/unary_by_position/3" in found[2]
+    assert "decoded/length" not in found[2]
+    assert 1 <= found[4]["decoded/length"] <= 4
+    assert "heldout/selector_length" in ran.err
+
+
+def test_losses_may_compare_with_the_target(cli: Cli, recipe: Path) -> None:
+    """Recomputed features have the last layer too."""
+    answers = recipe.parent / "answers" / "answers.jsonl"
+    online = ("--set", 'data.features=""', "--set", f"data.answers={answers}")
+    found = printed(cli("train", recipe, *online, "--set", "objective.losses={ce=0.1, tv=0.9}"))
+    assert found["step"] == 4
+    assert all(loss < 10 for loss in losses(recipe))
+
+
 def test_dflash_goes_on_as_dflash2(cli: Cli, recipe: Path) -> None:
     more = ["--set", "drafter.method=dflash", "--set", f"run.out={recipe.parent / 'plain'}"]
     plain = printed(cli("train", recipe, *more))["drafter"]
@@ -155,7 +180,7 @@ def test_features_may_be_recomputed(cli: Cli, recipe: Path) -> None:
     [
         ("drafter.num_layer=3", "did you mean num_layers"),
         ("drafter.target_layer_ids=[1, 5]", r"layers \[5\], which the features lack"),
-        ("objective.losses={kl=1.0}", "use ce alone"),
+        ("objective.losses={kl=1.0}", r"layers \[7\], which the features lack"),
         ("objective.losses={k=1.0}", "loss 'k' is not known"),
         ("batch.sequences_per_pass=3", "must be a multiple of 3"),
         ("drafter.draft_vocab_size=272", "it must be"),
@@ -166,5 +191,5 @@ def test_features_may_be_recomputed(cli: Cli, recipe: Path) -> None:
 )
 def test_mistakes_are_one_line(cli: Cli, recipe: Path, setting: str, message: str) -> None:
     ran = cli("train", recipe, "--set", setting)
-    assert ran.code == (1 if "use ce" in message else 2)
+    assert ran.code == 2
     assert re.search(message, ran.error), ran.error

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,23 +16,19 @@ from blockdraft.data.feature_shards import FeatureStore
 from blockdraft.data.features_online import OnlineFeatures
 from blockdraft.data.integrity import check_features
 from blockdraft.data.stream import BlockStream, StreamSizes
-from blockdraft.drafters.config import DFlashConfig, spread_target_layers
+from blockdraft.drafters.config import DFlashConfig
 from blockdraft.drafters.draft_vocab import DRAFT_VOCAB_IDS
 from blockdraft.drafters.pairing import record_target
-from blockdraft.errors import CheckpointError, ConfigError, UnsupportedError
+from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.interop.zlab import write_zlab
-from blockdraft.targets.load import load_target, source_info
-from blockdraft.targets.sources import SourceFiles, load_weights, resolve
-from blockdraft.training.head import Head
-from blockdraft.training.interfaces import Export
-from blockdraft.training.losses import MixedLoss
+from blockdraft.targets.load import LoadedTarget, load_target, source_info
+from blockdraft.targets.sources import SourceFiles, resolve
+from blockdraft.training.evaluations import decoding, fixed_batches, teacher_forced
+from blockdraft.training.interfaces import Evaluation, Export
+from blockdraft.training.make_objective import make_objective, target_tables, teacher_layer
 from blockdraft.training.module import BUFFERS, DrafterModule
 from blockdraft.training.objectives.base import Objective
-from blockdraft.training.objectives.blocks import DraftVocab
-from blockdraft.training.objectives.dflash import DFlashObjective
-from blockdraft.training.objectives.dflash2 import DFlash2Objective
 from blockdraft.training.parallel import World
-from blockdraft.training.position_weights import default_gamma
 from blockdraft.training.recipe import TrainRecipe
 from blockdraft.training.run_state import Parts
 from blockdraft.training.samples import (
@@ -42,9 +38,15 @@ from blockdraft.training.samples import (
     draft_vocabulary,
     split_answers,
 )
-from blockdraft.training.starting_point import mask_token, new_drafter, stored_draft_vocab
+from blockdraft.training.starting_point import (
+    mask_token,
+    new_drafter,
+    stored_draft_vocab,
+    tap_ids,
+)
 
 Log = Callable[[str], None]
+Load = Callable[[], LoadedTarget]
 
 #: The drafter's folder within the run's.
 DRAFTER_FOLDER = "drafter"
@@ -67,6 +69,22 @@ class Assembled:
     coverage: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What is trained on.
+
+    Attributes:
+        samples: with the drafter's taps side by side, then the teacher's layer if it is asked for.
+        teacher_width: columns of the teacher's layer.
+    """
+
+    features: Features
+    samples: TrainingSamples
+    split: Split
+    answers: list[Answer]
+    teacher_width: int
+
+
 def assemble(recipe: TrainRecipe, world: World, log: Log, *, has_check: bool) -> Assembled:
     """Read the data, make the drafter, and put the parts together.
 
@@ -78,38 +96,61 @@ def assemble(recipe: TrainRecipe, world: World, log: Log, *, has_check: bool) ->
     """
     recipe.batch.num_passes(world.size)
     source = resolve(recipe.target, progress=log)
-    features = open_features(recipe, source, log)
-    split = split_answers(features.answers, recipe.data)
-    answers = [features.answers[i] for i in split.training]
-    vocab_ids, coverage = _draft_vocab(recipe, source, answers)
-    measured = features.batch(split.training[:_NUM_MEASURED])
-    rows = torch.cat([each.features for each in measured])
-    config, tensors = new_drafter(recipe.drafter, source, vocab_ids, recipe.run.seed, rows)
-    dtype = torch.bfloat16 if recipe.run.precision == "bfloat16" else torch.float32
-    embedding, head = _target_tables(source, dtype, world.device)
-    module = DrafterModule.from_tensors(config, tensors, embedding, dtype).to(world.device)
-    samples = TrainingSamples(
-        features, config.target_layer_ids, config.hidden_size, recipe.data.max_len
+    load = cache(lambda: _load_target(recipe, world, log))
+    data = read_data(recipe, source, load)
+    vocab_ids, coverage = _draft_vocab(recipe, source, data.answers)
+    config, tensors = new_drafter(
+        recipe.drafter, source, vocab_ids, recipe.run.seed, _some_rows(data)
     )
     buffers = {name: tensor for name, tensor in tensors.items() if name in BUFFERS}
+    dtype = torch.bfloat16 if recipe.run.precision == "bfloat16" else torch.float32
+    tables = target_tables(source, dtype, world.device)
+    objective = make_objective(
+        recipe.objective, config, tables, source, buffers.get(DRAFT_VOCAB_IDS)
+    )
+    module = DrafterModule.from_tensors(config, tensors, tables.embedding, dtype)
     parts = Parts(
-        module=module,
-        objective=make_objective(recipe, config, head, buffers.get(DRAFT_VOCAB_IDS)),
-        stream=_stream(recipe, samples, split, world),
+        module=module.to(world.device),
+        objective=objective,
+        stream=_stream(recipe, data, world),
+        evaluations=_evaluations(recipe, data, objective, config, buffers, load, world),
         export=_export(recipe, config, buffers, source, dtype),
-        facts=_facts(answers, source),
+        facts=_facts(data.answers, source),
     )
     # Last: it takes longest, and mistakes in the recipe should show first.
-    if has_check and world.is_first and isinstance(features, FeatureStore):
-        _check(features, recipe, log)
-    return Assembled(parts=parts, config=config, split=split, coverage=coverage)
+    if has_check and world.is_first and isinstance(data.features, FeatureStore):
+        _check(data.features, recipe, load, log)
+    return Assembled(parts=parts, config=config, split=data.split, coverage=coverage)
 
 
-def open_features(recipe: TrainRecipe, source: SourceFiles, log: Log) -> Features:
-    """The samples with their features: from shards, or recomputed by the target.
+def read_data(recipe: TrainRecipe, source: SourceFiles, load: Load) -> Data:
+    """Open the samples, and divide them.
 
-    Raises: ConfigError if the recipe names neither; CheckpointError if they are another target's.
+    Raises: ConfigError or CheckpointError if there are none, or they do not fit.
     """
+    taps, extra = tap_ids(recipe.drafter, source), teacher_layer(recipe.objective, source)
+    layer_ids = taps if extra is None else (*taps, extra)
+    features = _open_features(recipe, source, layer_ids, load)
+    split = split_answers(features.answers, recipe.data)
+    width = source_info(source).hidden_size
+    return Data(
+        features=features,
+        samples=TrainingSamples(features, layer_ids, width, recipe.data.max_len),
+        split=split,
+        answers=[features.answers[i] for i in split.training],
+        teacher_width=0 if extra is None else width,
+    )
+
+
+def _load_target(recipe: TrainRecipe, world: World, log: Log) -> LoadedTarget:
+    device = world.device.type
+    return load_target(recipe.target, dtype=recipe.target_dtype, device=device, log=log)
+
+
+def _open_features(
+    recipe: TrainRecipe, source: SourceFiles, layer_ids: tuple[int, ...], load: Load
+) -> Features:
+    """From shards, or recomputed by the target."""
     if recipe.data.features:
         store = FeatureStore(recipe.data.features)
         if store.index.fingerprint != source.fingerprint:
@@ -124,59 +165,26 @@ def open_features(recipe: TrainRecipe, source: SourceFiles, log: Log) -> Feature
             "the recipe names no data; set data.features to a folder of shards or data.answers"
             " to a file of answers, both made by blockdraft regenerate"
         )
-    layer_ids = recipe.drafter.target_layer_ids
-    if not layer_ids:
-        num_layers = source_info(source).num_layers
-        layer_ids = spread_target_layers(num_layers, recipe.drafter.num_taps)
-    target = load_target(recipe.target, dtype=recipe.target_dtype, log=log).target
-    return OnlineFeatures(read_answers(Path(recipe.data.answers)), target, layer_ids)
+    # A layer may be both tapped and the teacher's.
+    wanted = tuple(dict.fromkeys(layer_ids))
+    return OnlineFeatures(read_answers(Path(recipe.data.answers)), load().target, wanted)
 
 
-def _check(store: FeatureStore, recipe: TrainRecipe, log: Log) -> None:
+def _some_rows(data: Data) -> Tensor:
+    """Feature rows that the start is measured on, the drafter's taps alone."""
+    measured = data.samples.batch(data.split.training[:_NUM_MEASURED])
+    rows = torch.cat([each.features for each in measured])
+    return rows[:, : rows.shape[1] - data.teacher_width]
+
+
+def _check(store: FeatureStore, recipe: TrainRecipe, load: Load, log: Log) -> None:
     log(f"checking the features in {recipe.data.features}")
     share = recipe.data.check_share
-    target = None
-    if share:
-        target = load_target(recipe.target, dtype=recipe.target_dtype, log=log).target
+    target = load().target if share else None
     report = check_features(store, target, share=share, seed=recipe.run.seed)
     report.require_sound()
     again = f"{report.num_recomputed} recomputed, at most {report.worst_difference:.1%} apart"
     log(f"{report.num_samples:,} samples in {report.num_shards} shards are sound ({again})")
-
-
-def make_objective(
-    recipe: TrainRecipe, config: DFlashConfig, head: Tensor, vocab_ids: Tensor | None
-) -> Objective:
-    """The method's objective, as the recipe mixes it.
-
-    Args:
-        head: the target's whole head.
-        vocab_ids: tokens that can be drafted; None for all.
-    """
-    asked = recipe.objective
-    loss = MixedLoss(asked.losses, vocab_ids, asked.temperature)
-    if loss.needs_teacher:
-        raise UnsupportedError(
-            f"objective.losses are {dict(asked.losses)}; features hold no target distributions to"
-            " compare with yet: use ce alone"
-        )
-    rows = head if vocab_ids is None else head[vocab_ids.to(head.device)]
-    shared: dict[str, Any] = {
-        "head": Head(rows, config.output_multiplier, config.final_logit_softcapping),
-        "vocab": DraftVocab(vocab_ids, config.vocab_size),
-        "loss": loss,
-        "weighting": asked.weighting,
-        "gamma": asked.gamma or default_gamma(config.block_size),
-        "alpha": asked.alpha,
-    }
-    if not config.has_selector:
-        return DFlashObjective(**shared)
-    return DFlash2Objective(
-        **shared,
-        num_best=config.selector_top_k,
-        inject=asked.missing_target == "inject",
-        selector_weight=asked.selector_weight,
-    )
 
 
 def _draft_vocab(
@@ -200,34 +208,43 @@ def _draft_vocab(
     return draft_vocabulary(answers, size, source.end_ids, (mask,), total)
 
 
-def _target_tables(
-    source: SourceFiles, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """The target's embedding and head [v, m]; one tensor where they are tied."""
-    names = ["model.embed_tokens.weight"]
-    if "lm_head.weight" in source.weights:
-        names.append("lm_head.weight")
-    tables = list(load_weights(source, names, dtype=dtype, device=device).values())
-    return tables[0], tables[-1]
-
-
-def _stream(
-    recipe: TrainRecipe, samples: TrainingSamples, split: Split, world: World
-) -> BlockStream:
+def _stream(recipe: TrainRecipe, data: Data, world: World) -> BlockStream:
     sizes = StreamSizes(
         block_size=recipe.drafter.block_size,
         num_anchors=recipe.data.num_anchors,
         sequences_per_step=recipe.batch.sequences_per_step,
         sequences_per_pass=recipe.batch.sequences_per_pass,
+        teacher_width=data.teacher_width,
     )
     return BlockStream(
-        samples,
-        split.training,
+        data.samples,
+        data.split.training,
         sizes,
         seed=recipe.run.seed,
         rank=world.rank,
         num_processes=world.size,
     )
+
+
+def _evaluations(
+    recipe: TrainRecipe,
+    data: Data,
+    objective: Objective,
+    config: DFlashConfig,
+    buffers: dict[str, Tensor],
+    load: Load,
+    world: World,
+) -> tuple[Evaluation, ...]:
+    """Those of the first process; none if no answers are held out, or figures are not wanted."""
+    heldout = data.split.heldout
+    if not world.is_first or not heldout or not recipe.run.evaluate_every:
+        return ()
+    batches = fixed_batches(recipe, data.samples, heldout, data.teacher_width)
+    found = [teacher_forced(objective, batches, world.device)]
+    if recipe.run.decode_every:
+        answers = [data.features.answers[i] for i in heldout[: recipe.data.num_decoded]]
+        found.append(decoding(recipe, answers, config, buffers, load))
+    return tuple(found)
 
 
 def _export(

@@ -68,7 +68,7 @@ class RunLog:
         """A row of the training itself: step, loss, rates, speed, metrics."""
         if self.is_first:
             self._write(row)
-            self._plot("train", row)
+            self._plot("train/", row)
             self._screen.show(row)
 
     def heldout(self, step: int, figures: Mapping[str, float]) -> None:
@@ -76,9 +76,10 @@ class RunLog:
         if not self.is_first or not figures:
             return
         self._write({"step": step, "heldout": dict(figures)})
-        self._plot("heldout", {"step": step, **figures})
-        shown = "  ".join(f"{name} {_short(value)}" for name, value in figures.items())
-        self._screen.say(f"step {step} held-out: {shown}")
+        self._plot("", {"step": step, **figures})
+        # Figures by position end in its number: too many for a line.
+        few = {name: value for name, value in figures.items() if not name[-1].isdigit()}
+        self._screen.say(f"step {step}: " + "  ".join(f"{k} {_short(v)}" for k, v in few.items()))
 
     def event(self, step: int, text: str) -> None:
         """Something that happened, for the user and the file."""
@@ -93,7 +94,7 @@ class RunLog:
     def _plot(self, group: str, row: Row) -> None:
         for name, value in flat(row).items():
             if name != "step":
-                self._board.add_scalar(f"{group}/{name}", value, row["step"])
+                self._board.add_scalar(group + name, value, row["step"])
 
 
 class Screen:

@@ -52,7 +52,9 @@ def train(recipe: TrainRecipe, parts: Parts, world: World, *, resume: bool = Fal
             is_last = is_stopped or state.step == max_steps
             if is_last or _is_due(state, run.log_every):
                 log.training(meter.row(state.step, state.optimizers.rates()))
-            if state.step == max_steps or (not is_stopped and _is_due(state, run.evaluate_every)):
+            if run.evaluate_every and (
+                state.step == max_steps or (not is_stopped and _is_due(state, run.evaluate_every))
+            ):
                 log.heldout(state.step, _evaluate(state))
             if is_last or _is_due(state, run.save_every):
                 file = _save(state)

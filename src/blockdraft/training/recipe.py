@@ -75,6 +75,7 @@ class DataRecipe:
         heldout_share: of the prompts, kept apart by a hash of their ids: the same ones when
             answers are added. No answer to them is trained on.
         num_heldout: of their answers, how many the held-out figures are made from.
+        num_decoded: of those, how many are decoded anew with the drafter.
         num_anchors: blocks drawn from each sequence, anew in each pass over the data.
         check_share: of the stored features, how much is recomputed and compared before the first
             step; 0 looks at them without the target.
@@ -86,13 +87,14 @@ class DataRecipe:
     drop_looping: bool = True
     heldout_share: float = 0.01
     num_heldout: int = 64
+    num_decoded: int = 8
     num_anchors: int = 32
     check_share: float = 0.01
 
     def __post_init__(self) -> None:
         _at_least(self, 2, "max_len")
         _at_least(self, 1, "num_anchors")
-        _at_least(self, 0, "num_heldout")
+        _at_least(self, 0, "num_heldout", "num_decoded")
         _between(self, 0.0, 1.0, "check_share", "heldout_share")
 
 
@@ -223,8 +225,9 @@ class RunRecipe:
         precision: of the matrix products; weights, optimiser and softmax stay float32.
         parallel: under torchrun with several processes: "ddp" or "fsdp2".
         keep_checkpoints: of the latest, how many stay.
-        evaluate_every, save_every, log_every: in steps; 0 never evaluates, or saves only at
-            the end.
+        log_every, save_every: in steps; 0 saves only at the end.
+        evaluate_every, decode_every: in steps, and at the last one; 0: never. Answers are decoded
+            at evaluations whose step is a multiple of both.
         stop_after_minutes: saves and ends after so long, to be resumed; 0: never.
     """
 
@@ -235,6 +238,7 @@ class RunRecipe:
     parallel: str = "ddp"
     log_every: int = 10
     evaluate_every: int = 200
+    decode_every: int = 1000
     save_every: int = 200
     keep_checkpoints: int = 2
     stop_after_minutes: float = 0.0
@@ -244,7 +248,7 @@ class RunRecipe:
         _one_of(self, "precision", PRECISIONS)
         _one_of(self, "parallel", PARALLEL)
         _at_least(self, 1, "log_every", "keep_checkpoints")
-        _at_least(self, 0, "evaluate_every", "save_every", "seed")
+        _at_least(self, 0, "evaluate_every", "decode_every", "save_every", "seed")
         _between(self, 0.0, math.inf, "stop_after_minutes")
 
 

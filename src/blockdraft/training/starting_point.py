@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from blockdraft.drafters.config import SELECTOR_FIELDS, DFlashConfig, Method
+from blockdraft.drafters.config import SELECTOR_FIELDS, DFlashConfig, Method, spread_target_layers
 from blockdraft.drafters.draft_vocab import DRAFT_VOCAB_IDS
 from blockdraft.drafters.init import init_drafter
 from blockdraft.errors import ConfigError
@@ -30,6 +30,12 @@ def mask_token(recipe: DrafterRecipe, source: SourceFiles) -> int:
         return recipe.mask_token_id
     vocab_size = source_info(source).vocab_size
     return find_mask_token(source.codec(), vocab_size, source.end_ids)
+
+
+def tap_ids(recipe: DrafterRecipe, source: SourceFiles) -> tuple[int, ...]:
+    """The target layers that are tapped."""
+    spread = source_info(source).num_layers, recipe.num_taps
+    return recipe.target_layer_ids or spread_target_layers(*spread)
 
 
 def new_drafter(
@@ -55,8 +61,7 @@ def new_drafter(
         block_size=recipe.block_size,
         window=recipe.window or None,
         is_causal=recipe.is_causal,
-        target_layer_ids=recipe.target_layer_ids or None,
-        num_taps=recipe.num_taps,
+        target_layer_ids=tap_ids(recipe, source),
         conv_kernel_size=recipe.conv_kernel_size,
         conv_group_size=recipe.conv_group_size,
         selector_rank=recipe.selector_rank,
