@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -49,9 +50,13 @@ class BlockBatch:
 
     def to(self, device: torch.device | str) -> BlockBatch:
         """The same batch on a device."""
-        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
-        moved = {k: v.to(device) for k, v in tensors.items() if isinstance(v, Tensor)}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved: dict[str, Any] = {k: v.to(device) for k, v in values.items() if _is_tensor(v)}
         return replace(self, **moved)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
 
 
 def collate(

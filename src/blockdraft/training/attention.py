@@ -63,12 +63,9 @@ class BlockAttention:
         """Rows attend; one sample at a time, so memory is that of the longest sample."""
         counts, lens = list(places.block_counts), list(places.context_lens)
         parts = zip(
-            q.split(counts),
-            k.split(counts),
-            v.split(counts),
-            context_k.split(lens),
-            context_v.split(lens),
-            places.anchors.split(counts),
+            *(torch.split(each, counts) for each in (q, k, v)),
+            *(torch.split(each, lens) for each in (context_k, context_v)),
+            torch.split(places.anchors, counts),
             strict=True,
         )
         return torch.cat([self._sample(*part) for part in parts])
@@ -83,8 +80,9 @@ class BlockAttention:
         if n <= group:
             return self._blocks(q, k, v, context_k, context_v, anchors)
         # Long sample: keep no scores between the passes.
-        outs = []
-        for part in zip(q.split(group), k.split(group), v.split(group), strict=True):
+        outs: list[Tensor] = []
+        parts = (torch.split(each, group) for each in (q, k, v))
+        for part in zip(*parts, strict=True):
             own = anchors[len(outs) * group :][: len(part[0])]
             outs.append(
                 checkpoint(self._blocks, *part, context_k, context_v, own, use_reentrant=False)
@@ -107,7 +105,7 @@ class BlockAttention:
         to_block = (own @ k.permute(2, 0, 3, 1)).view(g, n, h // g, t, t).transpose(1, 2)
         to_block = to_block + self._block_mask(t, q.dtype, q.device)
         weights = torch.cat([to_context, to_block], -1).softmax(-1, dtype=torch.float32)
-        of_context, of_block = weights.to(q.dtype).split([s, t], -1)
+        of_context, of_block = torch.split(weights.to(q.dtype), [s, t], -1)
         out = (of_context.reshape(g, -1, s) @ context_v.permute(1, 0, 2)).view(g, -1, n, t, d)
         of_block = of_block.transpose(1, 2).reshape(g, n, -1, t)
         mixed = (of_block @ v.permute(2, 0, 1, 3)).view(g, n, -1, t, d).transpose(1, 2)

@@ -87,11 +87,11 @@ def head_rows(
         labels: token to predict, as an index of the head's rows.
         num_best: candidates of each row.
         inject: put the label in place of the last candidate where it is not among them.
-        teacher: gives the target's own logits [n, w] of a slice of the rows, if the loss wants them.
+        teacher: gives the target's own logits [n, w] of a slice of the rows.
     """
     loss, logprob, values, ids = _HeadRows.apply(
         hidden, head, labels, row_loss, num_best, inject, teacher
-    )
+    )  # type: ignore[no-untyped-call]
     return HeadRows(loss, logprob, values, ids)
 
 

@@ -25,7 +25,7 @@ def mix_rows(
         correction: of each row, tap and group of m / c neighbouring channels.
         base: of each tap and channel.
     """
-    out: Tensor = _MixRows.apply(rows, correction, base)
+    out: Tensor = _MixRows.apply(rows, correction, base)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -33,7 +33,7 @@ def rms_norm(
     rows: Float[Tensor, "... m"], weight: Float[Tensor, "m"], eps: float
 ) -> Float[Tensor, "... m"]:
     """Each row divided by its root mean square, then scaled; statistics in float32."""
-    out: Tensor = _RMSNorm.apply(rows, weight, eps)
+    out: Tensor = _RMSNorm.apply(rows, weight, eps)  # type: ignore[no-untyped-call]
     return out
 
 

@@ -59,7 +59,8 @@ class BlockConvolution(nn.Module):
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Mixed input rows, and what mixes the sub-layer's output."""
-        correction = self.kernel_projection(rows).unflatten(-1, (2, self.taps, self.groups))
+        correction = self.kernel_projection(rows)
+        correction = correction.view(*rows.shape[:-1], 2, self.taps, self.groups)
         before, after = self.base_kernel.to(rows.dtype)
         mixed = mix_rows(rows, correction[:, :, 0], before)
         return mixed, lambda out: mix_rows(out, correction[:, :, 1], after)
@@ -105,7 +106,7 @@ class Attention(nn.Module):
         return self.o_proj(out.flatten(-2))  # type: ignore[no-any-return]
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim))
+        return x.view(*x.shape[:-1], -1, self.head_dim)
 
 
 class DraftLayer(nn.Module):
@@ -132,7 +133,8 @@ class DraftLayer(nn.Module):
         rows, leave = self.attention_conv(rows)
         x = x + leave(self.self_attn(rows, context, places))
         rows, leave = self.mlp_conv(self.post_attention_layernorm(x))
-        return x + leave(self.mlp(rows))
+        mixed: Tensor = x + leave(self.mlp(rows))
+        return mixed
 
 
 class Selector(nn.Module):

@@ -77,5 +77,5 @@ def _latest(config: DFlashConfig) -> int:
 def _rms(config: DFlashConfig, rows: Tensor | None, weight: Tensor) -> float:
     if rows is None:
         return _USUAL_RMS
-    heads = F.linear(rows, weight).unflatten(-1, (-1, config.head_dim))
+    heads = F.linear(rows, weight).view(len(rows), -1, config.head_dim)
     return float(heads.square().mean(-1).sqrt().mean())
