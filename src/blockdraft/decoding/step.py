@@ -107,6 +107,7 @@ def commit(state: DecodeState, proposal: Proposal, verdict: Verdict, output: Pas
     drafts = proposal.ids.tolist()
     starts = [len(row.token_ids) - 1 for row in state.rows]
     lens = [0] * len(state.rows)
+    alarm = None if state.drafter is None else state.drafter.alarm
     for i, row in enumerate(state.rows):
         if row.is_doubted and proposal.lens[i]:
             row.cycles.append(Cycle(proposal.lens[i], 0, ()))
@@ -117,6 +118,8 @@ def commit(state: DecodeState, proposal: Proposal, verdict: Verdict, output: Pas
             accepted = verdict.accepted_len[i]
             kept = row.commit([*drafts[i][:accepted], verdict.next_ids[i]])
             row.cycles.append(Cycle(proposal.lens[i], min(accepted, len(kept)), tuple(kept)))
+            if alarm is not None:
+                alarm.note(proposal.lens[i], accepted)
             lens[i] = 0 if row.is_finished else len(kept)
             state.record(i, output.features, i, len(kept))
             record_logprobs(row, output.logits, i, kept)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from blockdraft.cache.base import DraftContext
+from blockdraft.drafters.alarm import AcceptanceAlarm
 from blockdraft.types import Proposal, TargetHandle
 
 
@@ -45,6 +47,13 @@ class Drafter(ABC):
     name: str
     num_draft_tokens: int
     target_layer_ids: tuple[int, ...] = ()
+
+    @cached_property
+    def alarm(self) -> AcceptanceAlarm | None:
+        """Watches a drafter that reads the target's features; others may have nothing to draft."""
+        if not self.target_layer_ids:
+            return None
+        return AcceptanceAlarm(str(self.describe().get("source", self.name)))
 
     @abstractmethod
     def new_context(self, num_slots: int, max_len: int) -> DraftContext:
