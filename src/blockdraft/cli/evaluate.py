@@ -59,8 +59,9 @@ def evaluate(
     candidates: Annotated[
         bool,
         typer.Option(
+            "--candidates/--no-candidates",
             help="Also run the drafters untimed, for the recall of their candidates and the "
-            "oracle's tau."
+            "oracle's tau.",
         ),
     ] = True,
     run_code: Annotated[
