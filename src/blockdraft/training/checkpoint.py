@@ -24,6 +24,9 @@ from blockdraft.training.ema import Ema
 from blockdraft.training.optimizer import Optimizers
 
 _FORMAT = 1
+#: What PyTorch raises for files that are cut, empty or something else.
+_DAMAGED = (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError)
+
 _NAME = re.compile(r"step-(\d{8})\.pt")
 
 
@@ -66,8 +69,8 @@ class CheckpointFolder:
         file = files[-1]
         try:
             state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-            reason = str(error).splitlines()[0]
+        except _DAMAGED as error:
+            reason = str(error).partition("\n")[0] or type(error).__name__
             raise CheckpointError(
                 f"{file} cannot be read ({reason}); remove it to resume from the one before"
             ) from error
