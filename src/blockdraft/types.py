@@ -1,7 +1,7 @@
 """The vocabulary of the system: requests, proposals, verdicts, cycles.
 
 Dimension legend (the whole project): `b` rows, `t` tokens, `k` drafted tokens, `c` candidates,
-`h` heads, `d` head width, `m` model width, `v` vocabulary, `l` layers.
+`h` heads, `d` head width, `m` model width, `v` vocabulary, `e` draft vocabulary, `l` layers.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class TargetHandle(Protocol):
         ...
 
     def head_rows(
-        self, ids: Int64[Tensor, "d"]
-    ) -> tuple[Float[Tensor, "d m"], Float[Tensor, "d"] | None]:
+        self, ids: Int64[Tensor, "e"]
+    ) -> tuple[Float[Tensor, "e m"], Float[Tensor, "e"] | None]:
         """Rows of the head for some tokens, and their biases if it has any: copies."""
         ...

@@ -18,7 +18,7 @@ def inspect(
     if not path.is_dir():
         raise ConfigError(f"{path} is not a folder; give the folder of a drafter checkpoint")
     config, tensors = read_zlab(path)
-    num_parameters = sum(tensor.numel() for tensor in tensors.values())
+    num_parameters = sum(t.numel() for t in tensors.values() if t.is_floating_point())
     num_bytes = sum(tensor.nbytes for tensor in tensors.values())
     recorded = read_provenance(path)
     rows = {

@@ -133,10 +133,12 @@ def _adjust_rows(rows: Sequence[Row], proposal: Proposal) -> list[AdjustRow]:
 def _accept_sampled(
     rows: Sequence[Row], index: list[int], proposal: Proposal, logits: Tensor
 ) -> Verdict:
-    _, width, vocab_size = logits.shape
+    b, width, vocab_size = logits.shape
     k = width - 1
     params = [row.params for row in rows for _ in range(width)]
-    p = probabilities(logits[index].flatten(0, 1), params).view(len(rows), width, vocab_size)
+    # A vocabulary for every row of a block is megabytes: no copy where all rows are sampled.
+    mine = logits if len(index) == b else logits[index]
+    p = probabilities(mine.flatten(0, 1), params).view(len(rows), width, vocab_size)
     steps = np.array([len(row.token_ids) for row in rows])[:, None] + np.arange(width)
     coins, residuals, bonuses = _verify_draws(rows, steps).to(logits.device)
     lens = tuple(proposal.lens[i] for i in index)

@@ -35,13 +35,13 @@ class DraftedBlock:
 
     Attributes:
         hidden: final-normed rows [b, k, m].
-        logits: the head's raw logits for them [b, k, d], if they were written out; d tokens can be
+        logits: the head's raw logits for them [b, k, e], if they were written out; e tokens can be
             drafted.
         top: else the best of them and their rows [b, k, c], as many as were asked for.
     """
 
     hidden: Float[Tensor, "b k m"]
-    logits: Float[Tensor, "b k d"] | None
+    logits: Float[Tensor, "b k e"] | None
     top: tuple[Float32[Tensor, "b k c"], Int64[Tensor, "b k c"]] | None = None
 
     def best(self, num: int) -> tuple[Float32[Tensor, "b k c"], Int64[Tensor, "b k c"]]:
@@ -53,8 +53,8 @@ class DraftedBlock:
             values, rows = self.top
             return values[..., :num], rows[..., :num]
         assert self.logits is not None
-        b, k, d = self.logits.shape
-        values, rows = fast_topk(self.logits.flatten(0, 1), min(num, d))
+        b, k, e = self.logits.shape
+        values, rows = fast_topk(self.logits.flatten(0, 1), min(num, e))
         return values.float().view(b, k, -1), rows.view(b, k, -1)
 
 
@@ -212,10 +212,14 @@ def _drafted(result: PassResult, num_rows: int, num_slots: int) -> DraftedBlock:
     assert result.hidden is not None
     assert result.top_values is not None
     assert result.top_ids is not None
-    shape = (num_rows, num_slots, -1)
-    # A row is -1 only where logits were not numbers; such a row drafts nothing (`draft_lens`).
-    top = result.top_values.view(shape), result.top_ids.clamp_(min=0).view(shape)
-    return DraftedBlock(result.hidden.view(shape), None, top)
+    assert result.nonfinite is not None
+    shape, rows = (num_rows, num_slots, -1), result.top_ids
+    if any(result.nonfinite.tolist()):
+        # A row is -1 only where logits were not numbers; such a row drafts nothing (`draft_lens`).
+        rows.clamp_(min=0)
+    return DraftedBlock(
+        result.hidden.view(shape), None, (result.top_values.view(shape), rows.view(shape))
+    )
 
 
 def without_refused(

@@ -29,7 +29,7 @@ class DraftVocab:
         vocab_size: tokens of the target.
     """
 
-    def __init__(self, ids: Int64[Tensor, "d"] | None, vocab_size: int) -> None:
+    def __init__(self, ids: Int64[Tensor, "e"] | None, vocab_size: int) -> None:
         self.ids = None if ids is None else ids.contiguous()
         self.row_of: Int64[Tensor, "v"] | None = None
         if ids is not None:
@@ -39,15 +39,15 @@ class DraftVocab:
 
     def rows(self, token_ids: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
         """Rows of tokens; that of a token outside the subset is the number of its tokens."""
-        return token_ids if self.row_of is None else self.row_of[token_ids]
+        return token_ids if self.row_of is None else self.row_of.take(token_ids)
 
     def tokens(self, rows: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
         """Token ids of rows of the head."""
-        return rows if self.ids is None else self.ids[rows]
+        return rows if self.ids is None else self.ids.take(rows)
 
 
 def draft_vocab_fault(
-    ids: Int64[Tensor, "d"], vocab_size: int, mask_token_id: int, name: str = DRAFT_VOCAB_IDS
+    ids: Int64[Tensor, "e"], vocab_size: int, mask_token_id: int, name: str = DRAFT_VOCAB_IDS
 ) -> str | None:
     """What is wrong with a list of tokens to draft from, in one line; None if nothing is."""
     if not ids.numel():

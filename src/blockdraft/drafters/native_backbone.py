@@ -39,7 +39,7 @@ class NativeBackbone:
         self,
         config: DFlashConfig,
         tensors: Mapping[str, Tensor],
-        head: PackedLinear | Float[Tensor, "d m"],
+        head: PackedLinear | Float[Tensor, "e m"],
         embedding: Float[Tensor, "v m"],
         num_positions: int,
     ) -> None:
@@ -126,7 +126,7 @@ def _valid_rows(features: Float[Tensor, "b t f"], lens: Sequence[int]) -> Float[
 def _model_weights(
     config: DFlashConfig,
     tensors: Mapping[str, Tensor],
-    head: PackedLinear | Float[Tensor, "d m"],
+    head: PackedLinear | Float[Tensor, "e m"],
     embedding: Float[Tensor, "v m"],
     num_positions: int,
 ) -> ModelWeights:

@@ -85,11 +85,12 @@ def write_new_drafter(
         whole = Path(scratch) / folder.name
         write_zlab(whole, config, tensors, {**record_target(info), "trained_steps": "0"})
         whole.rename(folder)
+    num_parameters = sum(t.numel() for t in tensors.values() if t.is_floating_point())
     return {
         "folder": folder,
         "method": asked.method,
         "target": info.name,
-        "parameters": f"{sum(t.numel() for t in tensors.values()) / 1e6:.1f} M",
+        "parameters": f"{num_parameters / 1e6:.1f} M",
         "mask token": f"{mask} ({source.codec().tokenizer.id_to_token(mask) or 'padding row'})",
         "taps": list(config.target_layer_ids),
         "drafts from": drafts_from(config),

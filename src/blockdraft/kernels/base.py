@@ -28,8 +28,8 @@ class Linear(ABC):
 
     @abstractmethod
     def rows(
-        self, ids: Int64[Tensor, "d"]
-    ) -> tuple[Float[Tensor, "d k"], Float[Tensor, "d"] | None]:
+        self, ids: Int64[Tensor, "e"]
+    ) -> tuple[Float[Tensor, "e k"], Float[Tensor, "e"] | None]:
         """Weights and biases of some outputs, as they were given: copies."""
 
     @abstractmethod

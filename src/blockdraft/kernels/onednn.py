@@ -42,8 +42,8 @@ class OneDnnLinear(Linear):
         return _binary(x, residual, self.packed, self.bias, "add")
 
     def rows(
-        self, ids: Int64[Tensor, "d"]
-    ) -> tuple[Float[Tensor, "d k"], Float[Tensor, "d"] | None]:
+        self, ids: Int64[Tensor, "e"]
+    ) -> tuple[Float[Tensor, "e k"], Float[Tensor, "e"] | None]:
         return self.packed.to_dense()[ids], None if self.bias is None else self.bias[ids]
 
     def num_bytes(self) -> int:

@@ -25,8 +25,8 @@ class TorchLinear(Linear):
         return residual + self(x)
 
     def rows(
-        self, ids: Int64[Tensor, "d"]
-    ) -> tuple[Float[Tensor, "d k"], Float[Tensor, "d"] | None]:
+        self, ids: Int64[Tensor, "e"]
+    ) -> tuple[Float[Tensor, "e k"], Float[Tensor, "e"] | None]:
         return self.weight[ids], None if self.bias is None else self.bias[ids]
 
     def num_bytes(self) -> int:

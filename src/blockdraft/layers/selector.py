@@ -20,7 +20,7 @@ def edge_scores(
     anchors: Int64[Tensor, "b"],
     gate: Float32[Tensor, "b k r"],
     predecessors: Float[Tensor, "p r"],
-    successors: Float[Tensor, "d r"],
+    successors: Float[Tensor, "e r"],
 ) -> Float32[Tensor, "b k c c"]:
     """score[s, p, c] = unary[s, c] + <predecessors[prev] * gate[s], successors[cand]>.
 

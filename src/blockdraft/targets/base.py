@@ -86,8 +86,8 @@ class Target(ABC):
 
     @abstractmethod
     def head_rows(
-        self, ids: Int64[Tensor, "d"]
-    ) -> tuple[Float[Tensor, "d m"], Float[Tensor, "d"] | None]:
+        self, ids: Int64[Tensor, "e"]
+    ) -> tuple[Float[Tensor, "e m"], Float[Tensor, "e"] | None]:
         """Rows of the head for some tokens, and their biases if it has any: copies.
 
         Made for loading, not for the loop: where weights are packed, they are unpacked first.

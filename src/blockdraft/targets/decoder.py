@@ -94,8 +94,8 @@ class DecoderTarget(Target):
         return self._head(hidden)
 
     def head_rows(
-        self, ids: Int64[Tensor, "d"]
-    ) -> tuple[Float[Tensor, "d m"], Float[Tensor, "d"] | None]:
+        self, ids: Int64[Tensor, "e"]
+    ) -> tuple[Float[Tensor, "e m"], Float[Tensor, "e"] | None]:
         return self._head.rows(ids)
 
     def num_weight_bytes(self) -> int:

@@ -42,8 +42,8 @@ class ExactTarget(Target):
         return self.inner.head(hidden)
 
     def head_rows(
-        self, ids: Int64[Tensor, "d"]
-    ) -> tuple[Float[Tensor, "d m"], Float[Tensor, "d"] | None]:
+        self, ids: Int64[Tensor, "e"]
+    ) -> tuple[Float[Tensor, "e m"], Float[Tensor, "e"] | None]:
         return self.inner.head_rows(ids)
 
     @torch.inference_mode()

@@ -71,8 +71,8 @@ class NativeTarget(Target):
         return run_packed(self.packed_head, hidden, self.native_pass.isa, torch.float32)
 
     def head_rows(
-        self, ids: Int64[Tensor, "d"]
-    ) -> tuple[Float[Tensor, "d m"], Float[Tensor, "d"] | None]:
+        self, ids: Int64[Tensor, "e"]
+    ) -> tuple[Float[Tensor, "e m"], Float[Tensor, "e"] | None]:
         return self.packed_head.rows(ids), None
 
     def num_weight_bytes(self) -> int:

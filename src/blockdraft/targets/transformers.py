@@ -64,8 +64,8 @@ class TransformersTarget(Target):
         return F.linear(hidden, self._head.weight, self._head.bias)
 
     def head_rows(
-        self, ids: Int64[Tensor, "d"]
-    ) -> tuple[Float[Tensor, "d m"], Float[Tensor, "d"] | None]:
+        self, ids: Int64[Tensor, "e"]
+    ) -> tuple[Float[Tensor, "e m"], Float[Tensor, "e"] | None]:
         weight, bias = self._head.weight, self._head.bias
         return weight[ids], None if bias is None else bias[ids]
 

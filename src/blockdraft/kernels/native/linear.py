@@ -73,7 +73,7 @@ class PackedLinear:
             num_blocks=n // BLOCK,
         )
 
-    def rows(self, ids: Int64[Tensor, "d"]) -> Float[Tensor, "d k"]:
+    def rows(self, ids: Int64[Tensor, "e"]) -> Float[Tensor, "e k"]:
         """Weights of some outputs: bfloat16 as packed, or the float32 numbers int8 stands for."""
         block, lane = ids // BLOCK, ids % BLOCK
         if self.scales is not None:

@@ -76,7 +76,7 @@ class ModelWeights:
     num_kv_heads: int
     head_dim: int
     final_norm: Float[Tensor, "m"]
-    head: Float[Tensor, "d m"] | PackedLinear
+    head: Float[Tensor, "e m"] | PackedLinear
     cosine: Float[Tensor, "positions half"]
     sine: Float[Tensor, "positions half"]
     norm_eps: float

@@ -27,8 +27,8 @@ def walk_greedy(
     rows: Int64[Tensor, "b k c"],
     anchors: Int64[Tensor, "b"],
     predecessors: BFloat16[Tensor, "p r"],
-    successors: BFloat16[Tensor, "d r"],
-    token_ids: Int64[Tensor, "d"] | None = None,
+    successors: BFloat16[Tensor, "e r"],
+    token_ids: Int64[Tensor, "e"] | None = None,
 ) -> tuple[Int64[Tensor, "b k"], Bool[Tensor, "b"]]:
     """The best candidate after each chosen one; the first on ties.
 
