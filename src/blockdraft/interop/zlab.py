@@ -30,6 +30,11 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 
 _NAMESPACE = "blockdraft."
+
+#: Metadata of the weights: `config.json` as it was written with them. Whoever changes the one file
+#: later is found out by the other.
+_WRITTEN_CONFIG = "blockdraft_config"
+
 _CODEBOOKS = tuple(f"candidate_selector.{side}_codebook" for side in ("predecessor", "successor"))
 
 
@@ -65,6 +70,16 @@ def read_provenance(path: str | Path) -> dict[str, str]:
     }
 
 
+def read_written_config(path: str | Path) -> DFlashConfig | None:
+    """The config that `write_zlab` wrote with the weights; None for files that others wrote.
+
+    Raises: CheckpointError if the weights file is missing or damaged.
+    """
+    with _open_weights(Path(path)) as file:
+        text = (file.metadata() or {}).get(_WRITTEN_CONFIG)
+    return None if text is None else parse_zlab_config(json.loads(text))
+
+
 def checkpoint_fingerprint(path: str | Path) -> str:
     """SHA-256 of a checkpoint's weights file."""
     with (Path(path) / WEIGHTS_FILE).open("rb") as file:
@@ -91,7 +106,7 @@ def write_zlab(
     # One tensor, one storage: views of a larger one would not be written.
     whole = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     notes = {f"{_NAMESPACE}{key}": value for key, value in (provenance or {}).items()}
-    metadata = {"format": "pt", **notes}
+    metadata = {"format": "pt", _WRITTEN_CONFIG: text, **notes}
     # Without config.json a folder does not load: it goes first and comes back last.
     (folder / CONFIG_FILE).unlink(missing_ok=True)
     _replace(folder / WEIGHTS_FILE, lambda temporary: save_file(whole, temporary, metadata))
