@@ -53,6 +53,9 @@ class CandidateWatch(Drafter):
         self.target_layer_ids = inner.target_layer_ids
         self.seen: list[SeenDraft] = []
 
+    def describe(self) -> dict[str, Any]:
+        return self.inner.describe()
+
     def new_context(self, num_slots: int, max_len: int) -> DraftContext:
         return self.inner.new_context(num_slots, max_len)
 
