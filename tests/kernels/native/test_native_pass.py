@@ -220,3 +220,18 @@ def test_mistakes_are_named(isa: str) -> None:
         NativePass(random_weights(head_dim=12), isa)
     with pytest.raises(ConfigError, match="4 heads cannot share 3"):
         NativePass(random_weights(num_kv_heads=3), isa)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_many_sequences_are_each_alone_bit_for_bit(isa: str, name: str) -> None:
+    """Threads take whole runs of sequences here, and look ahead from one to the next."""
+    weights = random_weights(**MODELS[name])
+    model, num, ids = NativePass(weights, isa), 40, random_ids(40)
+    k, v = empty_cache(weights, slots=num)
+    spans = [Span(slot, 7 * (num - 1 - slot) % 271, 1) for slot in range(num)]
+    together = model.forward(k, v, ids, spans, logits=torch.float32).logits
+    assert together is not None
+    for i, span in enumerate(spans):
+        alone = model.forward(k, v, ids[i : i + 1], [span], logits=torch.float32).logits
+        assert alone is not None
+        assert torch.equal(alone[0], together[i]), span

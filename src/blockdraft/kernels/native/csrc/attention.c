@@ -6,6 +6,7 @@
 /* Few units and long contexts would leave threads idle; then the keys of a unit are shared too. */
 #define SPLIT_UNITS_PER_THREAD 4
 #define MAX_PARTIALS 4096
+#define MAX_UNIT_GRAIN 8
 
 static int tokens_per_unit(const bd_run *run) {
     return run->group < BD_UNIT_ROWS ? BD_UNIT_ROWS / run->group : 1;
@@ -70,6 +71,19 @@ static bd_keys keys_of(const bd_run *run, const bd_unit *unit, int layer, int kv
     };
 }
 
+static ptrdiff_t slot_at(const bd_run *run, const bd_unit *unit) {
+    return (ptrdiff_t)run->sequences[unit->sequence].slot * run->cache.max_len *
+           run->model->num_kv_heads * run->model->head_dim;
+}
+
+/* Have the rows of the unit after `unit` come while it is attended, head by head. */
+static void look_ahead(const bd_run *run, const bd_unit *unit, bd_keys *keys) {
+    const bd_unit *next = unit + 1;
+    if (next->sequence == unit->sequence) return;
+    keys->next = slot_at(run, next) - slot_at(run, unit);
+    keys->next_end = run->sequences[next->sequence].start;
+}
+
 static bd_partial partial_at(const bd_run *run, int index) {
     ptrdiff_t size = (ptrdiff_t)run->unit_rows * (run->dim_padded + 2);
     float *at = run->partials + index * size;
@@ -92,10 +106,11 @@ static void finish(const bd_run *run, const bd_unit *unit, const bd_queries *q, 
 }
 
 /* All chunks of a unit one after the other, in this thread. */
-static void attend_unit(bd_thread *t, const bd_unit *unit, int layer, int kv_head) {
+static void attend_unit(bd_thread *t, const bd_unit *unit, int layer, int kv_head, int has_next) {
     const bd_run *run = t->run;
     bd_queries q = queries_of(run, unit, layer, kv_head);
     bd_keys keys = keys_of(run, unit, layer, kv_head);
+    if (has_next) look_ahead(run, unit, &keys);
     bd_partial sum = partial_at(run, 2 * t->thread), next = partial_at(run, 2 * t->thread + 1);
     void *scratch = run->scratch + t->thread * run->scratch_bytes;
     int first, last;
@@ -150,6 +165,14 @@ static void attend_split(bd_thread *t, int layer) {
     bd_end_phase(t);
 }
 
+/* Heads of units a thread takes at a time. Where there are many, whole units: in the cache, rows of
+ * different heads are neighbours. */
+static int unit_grain(const bd_run *run) {
+    int units = run->num_units / (run->num_threads * 4);
+    if (units == 0) return 1;
+    return (units < MAX_UNIT_GRAIN ? units : MAX_UNIT_GRAIN) * run->model->num_kv_heads;
+}
+
 void bd_attention_phase(bd_thread *t, int layer) {
     const bd_run *run = t->run;
     int kv_heads = run->model->num_kv_heads, first, last;
@@ -157,7 +180,10 @@ void bd_attention_phase(bd_thread *t, int layer) {
         attend_split(t, layer);
         return;
     }
-    while (bd_take(t, run->num_units * kv_heads, 1, &first, &last))
-        attend_unit(t, &run->units[first / kv_heads], layer, first % kv_heads);
+    int grain = unit_grain(run);
+    while (bd_take(t, run->num_units * kv_heads, grain, &first, &last))
+        for (int at = first; at < last; at++)
+            attend_unit(t, &run->units[at / kv_heads], layer, at % kv_heads,
+                        at + kv_heads < last);
     bd_end_phase(t);
 }

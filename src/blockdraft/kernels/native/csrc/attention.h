@@ -8,27 +8,26 @@
 #ifndef BD_ATTENTION_H
 #define BD_ATTENTION_H
 
-#include "kernels.h"
-#include "tile.h"
-#include "vec.h"
+#include "scores.h"
 
 typedef struct {
-    uint16_t *keys;    /* [chunk / 32][dim_padded / 2][2][16][2] */
-    uint16_t *values;  /* [dim_padded / 32][chunk / 2][2][16][2] */
-    float *scores;     /* [rows][chunk] */
-    uint16_t *weights; /* [rows][chunk] */
+    uint16_t *operands; /* of the score products: packed keys or queries */
+    uint16_t *values;   /* [dim_padded / 32][chunk / 2][2][16][2] */
+    float *scores;      /* [rows][chunk] */
+    uint16_t *weights;  /* [rows][chunk] */
 } bd_scratch;
 
 static size_t bd_attention_scratch(int dim_padded, int num_query_rows) {
     size_t rows = (size_t)num_query_rows;
-    return BD_KEY_CHUNK * (2 * (size_t)dim_padded * sizeof(uint16_t) +
-                           rows * (sizeof(float) + sizeof(uint16_t)));
+    return (BD_KEY_CHUNK + bd_score_operand_rows(num_query_rows)) * (size_t)dim_padded *
+               sizeof(uint16_t) +
+           BD_KEY_CHUNK * rows * (sizeof(float) + sizeof(uint16_t));
 }
 
 static bd_scratch bd_lay_out_scratch(void *memory, int dim_padded, int num_query_rows) {
     bd_scratch s;
-    s.keys = memory;
-    s.values = s.keys + BD_KEY_CHUNK * dim_padded;
+    s.operands = memory;
+    s.values = s.operands + bd_score_operand_rows(num_query_rows) * (size_t)dim_padded;
     s.scores = (float *)(s.values + BD_KEY_CHUNK * dim_padded);
     s.weights = (uint16_t *)(s.scores + (ptrdiff_t)num_query_rows * BD_KEY_CHUNK);
     return s;
@@ -44,92 +43,6 @@ BD_INLINE void bd_visible(const bd_queries *q, const bd_keys *keys, int token, i
         if (position + 1 < *last) *last = position + 1;
     } else if (q->window && *last - position > q->window) {
         *last = position + q->window;
-    }
-}
-
-BD_INLINE const uint16_t *bd_row_at(const uint16_t *cache, const uint16_t *block,
-                                    const bd_keys *keys, int position) {
-    return position < keys->boundary ? cache + (ptrdiff_t)position * keys->stride
-                                     : block + (ptrdiff_t)(position - keys->boundary) * keys->stride;
-}
-
-#if defined(__clang__) || __GNUC__ >= 12
-#define BD_INTERLEAVE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define BD_INTERLEAVE(a, b, ...) __builtin_shuffle(a, b, (bd_u32v){__VA_ARGS__})
-#endif
-#define BD_LOW_HALVES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define BD_HIGH_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-
-/* A square of sixteen 32-bit numbers a side, transposed: out row i at i * out_stride. */
-static void bd_transpose(const uint32_t in[16][16], uint32_t *out, ptrdiff_t out_stride) {
-    bd_u32v a[16], b[16];
-    memcpy(a, in, sizeof a);
-    /* Four perfect shuffles of rows i and i + 8 bring every element to its mirrored place. */
-    for (int round = 0; round < 4; round++) {
-        for (int i = 0; i < 8; i++) {
-            b[2 * i] = BD_INTERLEAVE(a[i], a[i + 8], BD_LOW_HALVES);
-            b[2 * i + 1] = BD_INTERLEAVE(a[i], a[i + 8], BD_HIGH_HALVES);
-        }
-        memcpy(a, b, sizeof a);
-    }
-    for (int i = 0; i < 16; i++) memcpy(out + i * out_stride, &a[i], sizeof a[i]);
-}
-
-/* Rows lie apart (other heads between them), which no hardware prefetcher follows well. */
-#define BD_ROWS_AHEAD 24
-
-BD_INLINE void bd_prefetch_row(const uint16_t *cache, const bd_keys *keys, int position,
-                               int head_dim) {
-    int ahead = position + BD_ROWS_AHEAD;
-    if (ahead >= keys->boundary || ahead >= keys->end) return;
-    const char *row = (const char *)(cache + (ptrdiff_t)ahead * keys->stride);
-    for (int byte = 0; byte < 2 * head_dim; byte += 64) __builtin_prefetch(row + byte);
-}
-
-/* Pack keys [first, first + 32) as 32 outputs; zeros where a key does not exist. */
-static void bd_pack_keys(const bd_keys *keys, int first, int head_dim, int dim_padded,
-                         uint16_t *to) {
-    uint32_t *out = (uint32_t *)(void *)to; /* [dim_padded / 2][2][16] */
-    for (int half = 0; half < 2; half++) {
-        for (int pair = 0; pair < dim_padded / 2; pair += 16) {
-            uint32_t square[16][16];
-            int width = head_dim / 2 - pair < 16 ? head_dim / 2 - pair : 16;
-            for (int i = 0; i < 16; i++) {
-                int position = first + half * 16 + i;
-                int count = position < keys->end && width > 0 ? width : 0;
-                if (count) {
-                    if (pair == 0) bd_prefetch_row(keys->cache_keys, keys, position, head_dim);
-                    const uint16_t *row =
-                        bd_row_at(keys->cache_keys, keys->block_keys, keys, position);
-                    memcpy(square[i], row + 2 * pair, (size_t)count * sizeof(uint32_t));
-                }
-                for (int j = count; j < 16; j++) square[i][j] = 0;
-            }
-            bd_transpose(square, out + pair * 32 + half * 16, 32);
-        }
-    }
-}
-
-/* Pack values of keys [first, first + 2) as one pair of inputs of every output. */
-static void bd_pack_value_pair(const bd_keys *keys, int first, int pair, int head_dim,
-                               int dim_padded, uint16_t *to) {
-    static const uint16_t zeros[BD_MAX_HEAD_DIM];
-    const uint16_t *row[2];
-    bd_prefetch_row(keys->cache_values, keys, first, head_dim);
-    bd_prefetch_row(keys->cache_values, keys, first + 1, head_dim);
-    for (int i = 0; i < 2; i++)
-        row[i] = first + i < keys->end
-                     ? bd_row_at(keys->cache_values, keys->block_values, keys, first + i)
-                     : zeros;
-    for (int block = 0; block < dim_padded / 32; block++) {
-        uint16_t *out = to + ((ptrdiff_t)block * (BD_KEY_CHUNK / 2) + pair) * 64;
-        int width = head_dim - block * 32 < 32 ? head_dim - block * 32 : 32;
-        for (int i = 0; i < width; i++) {
-            out[2 * i] = row[0][block * 32 + i];
-            out[2 * i + 1] = row[1][block * 32 + i];
-        }
-        for (int i = 2 * (width > 0 ? width : 0); i < 64; i++) out[i] = 0;
     }
 }
 
@@ -153,16 +66,6 @@ static void bd_weigh_row(const float *scores, float scale, int first, int last, 
     }
     *maximum = top;
     *mass = bd_sum(sum);
-}
-
-static void bd_tile_all(const uint16_t *x, ptrdiff_t x_stride, int num_rows, const uint16_t *block,
-                        int k_padded, float *out, ptrdiff_t out_stride) {
-    bd_ahead nothing = {(const char *)block, 0};
-    for (int row = 0; row < num_rows; row += BD_TILE_ROWS) {
-        int count = num_rows - row < BD_TILE_ROWS ? num_rows - row : BD_TILE_ROWS;
-        bd_tile(x + row * x_stride, x_stride, count, block, k_padded, nothing,
-                out + row * out_stride, out_stride);
-    }
 }
 
 /* Weights of all rows over chunk keys [from, to), and the rows' maxima and masses. */
@@ -202,12 +105,7 @@ static void bd_attend_chunk(const bd_queries *q, const bd_keys *keys, int first_
     int from, to, num_rows = q->num_rows * q->group;
     bd_scratch s = bd_lay_out_scratch(memory, q->dim_padded, num_rows);
     bd_chunk_range(q, keys, first_key, &from, &to);
-    for (int block = from / 32; block < to / 32; block++) {
-        uint16_t *packed = s.keys + block * 32 * q->dim_padded;
-        bd_pack_keys(keys, first_key + block * 32, q->head_dim, q->dim_padded, packed);
-        bd_tile_all(q->q, q->dim_padded, num_rows, packed, q->dim_padded, s.scores + block * 32,
-                    BD_KEY_CHUNK);
-    }
+    bd_score_chunk(q, keys, first_key, from, to, s.operands, s.scores);
     bd_weigh_rows(q, keys, first_key, from, to, &s, out);
     for (int pair = from / 2; pair < to / 2; pair++)
         bd_pack_value_pair(keys, first_key + 2 * pair, pair, q->head_dim, q->dim_padded, s.values);
@@ -242,7 +140,10 @@ static void bd_finish_attention(const bd_partial *partial, const bd_queries *q, 
         const float *values = partial->values + (ptrdiff_t)row * q->dim_padded;
         float inverse = 1.0f / partial->mass[row];
         uint16_t *to = out + row / q->group * out_stride + row % q->group * q->head_dim;
-        for (int i = 0; i < q->head_dim; i++) to[i] = bd_narrow(values[i] * inverse);
+        int i = 0;
+        for (; i + BD_LANES <= q->head_dim; i += BD_LANES)
+            bd_store_bf16(to + i, bd_load(values + i) * inverse);
+        for (; i < q->head_dim; i++) to[i] = bd_narrow(values[i] * inverse);
     }
 }
 

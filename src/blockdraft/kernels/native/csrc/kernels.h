@@ -31,6 +31,9 @@ typedef struct {
     const uint16_t *block_keys, *block_values; /* row p at (p - boundary) * stride */
     ptrdiff_t stride;
     int boundary, end; /* keys at and beyond `end` do not exist */
+    /* What this thread attends next: its row p at cache + next + p * stride, for p < next_end. */
+    ptrdiff_t next;
+    int next_end;
 } bd_keys;
 
 /* `num_rows` tokens from position `start` on, each with `group` query heads of one kv head. */

@@ -25,7 +25,10 @@ static float bd_inverse_rms(const float *x, int width, float eps) {
 static void bd_norm_row(const float *x, const float *weight, int width, int padded, float eps,
                         uint16_t *out) {
     float scale = bd_inverse_rms(x, width, eps);
-    for (int i = 0; i < width; i++) out[i] = bd_narrow(x[i] * scale * weight[i]);
+    int i = 0;
+    for (; i + BD_LANES <= width; i += BD_LANES)
+        bd_store_bf16(out + i, bd_load(x + i) * scale * bd_load(weight + i));
+    for (; i < width; i++) out[i] = bd_narrow(x[i] * scale * weight[i]);
     for (int i = width; i < padded; i++) out[i] = 0;
 }
 
@@ -36,8 +39,14 @@ static void bd_norm_head(float *x, const float *weight, int width, float eps) {
 
 static void bd_rotate(const float *x, const float *cosine, const float *sine, int head_dim,
                       int padded, uint16_t *out) {
-    int half = head_dim / 2;
-    for (int i = 0; i < half; i++) {
+    int half = head_dim / 2, i = 0;
+    for (; i + BD_LANES <= half; i += BD_LANES) {
+        bd_f32v low = bd_load(x + i), high = bd_load(x + i + half);
+        bd_f32v c = bd_load(cosine + i), s = bd_load(sine + i);
+        bd_store_bf16(out + i, low * c - high * s);
+        bd_store_bf16(out + i + half, high * c + low * s);
+    }
+    for (; i < half; i++) {
         out[i] = bd_narrow(x[i] * cosine[i] - x[i + half] * sine[i]);
         out[i + half] = bd_narrow(x[i + half] * cosine[i] + x[i] * sine[i]);
     }
@@ -45,7 +54,9 @@ static void bd_rotate(const float *x, const float *cosine, const float *sine, in
 }
 
 static void bd_narrow_row(const float *x, int count, int padded, uint16_t *out) {
-    for (int i = 0; i < count; i++) out[i] = bd_narrow(x[i]);
+    int i = 0;
+    for (; i + BD_LANES <= count; i += BD_LANES) bd_store_bf16(out + i, bd_load(x + i));
+    for (; i < count; i++) out[i] = bd_narrow(x[i]);
     for (int i = count; i < padded; i++) out[i] = 0;
 }
 

@@ -42,7 +42,7 @@ BD_INLINE void bd_thread_end(void) {
 static void bd_shape_tiles(int num_rows) {
     bd_tile_shape shape = {.palette = 1};
     int first = num_rows < 16 ? num_rows : 16;
-    int second = num_rows > 16 ? num_rows - 16 : 1;
+    int second = num_rows > 16 ? num_rows - 16 : 16; /* whole ones serve for keys */
     const int rows[8] = {first, first, second, second, first, second, 16, 16};
     for (int tile = 0; tile < 8; tile++) {
         shape.rows[tile] = (uint8_t)rows[tile];
@@ -107,6 +107,48 @@ static void bd_tile(const uint16_t *x, ptrdiff_t x_stride, int num_rows, const u
         bd_tile_16(x, 2 * (size_t)x_stride, block, k_padded, ahead, out, 4 * (size_t)out_stride);
     else
         bd_tile_32(x, x_stride, block, k_padded, ahead, out, out_stride);
+}
+
+#define BD_TILE_TAKES_KEYS 1
+
+/* Four columns of sixteen rows, transposed. */
+BD_INLINE void bd_columns(const float *rows, __m512 column[4]) {
+    __m512 r[4], t[4];
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_castps128_ps512(_mm_loadu_ps(rows + 16 * i));
+        r[i] = _mm512_insertf32x4(r[i], _mm_loadu_ps(rows + 16 * (4 + i)), 1);
+        r[i] = _mm512_insertf32x4(r[i], _mm_loadu_ps(rows + 16 * (8 + i)), 2);
+        r[i] = _mm512_insertf32x4(r[i], _mm_loadu_ps(rows + 16 * (12 + i)), 3);
+    }
+    t[0] = _mm512_unpacklo_ps(r[0], r[1]);
+    t[1] = _mm512_unpackhi_ps(r[0], r[1]);
+    t[2] = _mm512_unpacklo_ps(r[2], r[3]);
+    t[3] = _mm512_unpackhi_ps(r[2], r[3]);
+    column[0] = _mm512_shuffle_ps(t[0], t[2], 0x44);
+    column[1] = _mm512_shuffle_ps(t[0], t[2], 0xee);
+    column[2] = _mm512_shuffle_ps(t[1], t[3], 0x44);
+    column[3] = _mm512_shuffle_ps(t[1], t[3], 0xee);
+}
+
+/* Sixteen keys as they lie in memory, times up to sixteen queries packed [k_padded / 2][16][2]:
+ * out[query][0..15]. */
+static void bd_key_tile(const uint16_t *keys, ptrdiff_t stride, const uint16_t *queries,
+                        int k_padded, int num_queries, float *out, ptrdiff_t out_stride) {
+    _Alignas(64) float products[16 * 16];
+    if (bd_shaped_rows == 0 || (bd_shaped_rows > 16 && bd_shaped_rows < 32)) bd_shape_tiles(32);
+    _tile_zero(SUM_B_LOW);
+    for (int k = 0; k < k_padded; k += 32, queries += 32 * 16) {
+        _tile_loadd(ROWS_B, keys + k, 2 * (size_t)stride);
+        _tile_loadd(WEIGHT_LOW, queries, 64);
+        _tile_dpbf16ps(SUM_B_LOW, ROWS_B, WEIGHT_LOW);
+    }
+    _tile_stored(SUM_B_LOW, products, 64);
+    for (int query = 0; query < num_queries; query += 4) {
+        __m512 column[4];
+        bd_columns(products + query, column);
+        for (int i = 0; i < 4 && query + i < num_queries; i++)
+            _mm512_storeu_ps(out + (query + i) * out_stride, column[i]);
+    }
 }
 
 #define BD_STEP (32 * BD_BLOCK) /* weights of one tile step: 32 inputs of 32 outputs */

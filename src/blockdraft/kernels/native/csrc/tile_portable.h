@@ -6,6 +6,8 @@
 
 #define BD_TILE_ROWS 8
 
+#define BD_TILE_TAKES_KEYS 0
+
 BD_INLINE void bd_thread_begin(void) {}
 BD_INLINE void bd_thread_end(void) {}
 
