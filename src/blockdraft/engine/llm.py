@@ -44,6 +44,8 @@ class LLM:
         exact: in bfloat16, run all decoding passes in one shape, so that drafting changes nothing.
         num_draft_tokens: most tokens drafted a cycle; None takes the drafter's own.
         max_batch_size: most prompts that run at once.
+        weights: `int8` rounds the matrices to 8 bits, in native kernels: half the bytes to read.
+            The quantised model is then the target that output is exactly that of.
         log: receives one-line notices (which drafter was chosen, downloads).
     Raises: UserError with one line for anything that cannot work.
     """
@@ -60,13 +62,20 @@ class LLM:
         max_batch_size: int = 8,
         prefill_chunk_len: int = 512,
         kernels: str = "auto",
+        weights: str | None = None,
         log: Callable[[str], None] | None = None,
     ) -> None:
         if max_batch_size < 1 or prefill_chunk_len < 1:
             raise ConfigError("max_batch_size and prefill_chunk_len must be at least 1")
         self.log = log or (lambda _: None)
         self.loaded: LoadedTarget = load_target(
-            target, dtype=dtype, device=device, kernels=kernels, exact=exact, log=self.log
+            target,
+            dtype=dtype,
+            device=device,
+            kernels=kernels,
+            weights=weights,
+            exact=exact,
+            log=self.log,
         )
         self.drafter: Drafter | None = find_drafter(
             drafter, self.target, num_draft_tokens, log=self.log
@@ -101,6 +110,7 @@ class LLM:
             },
             "drafter": {"name": "none"} if drafter is None else drafter.describe(),
             "dtype": str(info.dtype).removeprefix("torch."),
+            "weights": self.loaded.weights,
             "device": str(self.target.device),
             "kernels": self.loaded.kernels,
         }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from blockdraft.errors import CheckpointError, ConfigError, UnsupportedError
 from blockdraft.kernels.choose import choose_backend, choose_kernels
@@ -18,8 +21,13 @@ from blockdraft.targets.sources import SourceFiles, load_weights, resolve
 from blockdraft.targets.tokenizer import TextCodec
 from blockdraft.types import TargetInfo
 
+if TYPE_CHECKING:
+    from blockdraft.targets.native import NativeTarget
+
 Log = Callable[[str], None]
 
+#: Number formats of the weights that can be asked for by name, beside those they are computed in.
+WEIGHTS = ("int8",)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -31,6 +39,12 @@ class LoadedTarget:
     codec: TextCodec
     kernels: str
 
+    @property
+    def weights(self) -> str:
+        """Format of the target's matrices."""
+        info = self.target.info
+        return str(info.extra.get("weights", _dtype_name(info.dtype)))
+
 
 def load_target(
     name: str,
@@ -38,10 +52,14 @@ def load_target(
     dtype: str | None = None,
     device: str = "cpu",
     kernels: str = "auto",
+    weights: str | None = None,
     exact: bool = False,
     log: Log,
 ) -> LoadedTarget:
     """Find, check and load a target.
+
+    With `weights="int8"` its matrices are rounded to 8 bits with one scale an output, and the
+    quantised model is the target: it has a fingerprint of its own.
 
     Models of the Llama, Mistral, Qwen2 and Qwen3 families run on our own decoder, all others on
     transformers.
@@ -50,6 +68,8 @@ def load_target(
     """
     place = find_device(device)
     number_type = find_dtype(dtype, place)
+    if weights is not None:
+        _check_quantised(weights, number_type, place, kernels)
     source = resolve(name, progress=log)
     codec = source.codec()
     why_not = _why_not_decoder(source)
@@ -58,6 +78,11 @@ def load_target(
             raise UnsupportedError(
                 f"--exact needs our own decoder, which does not run {source.name} ({why_not}); "
                 "use --dtype float32 instead"
+            )
+        if weights is not None:
+            raise UnsupportedError(
+                f"weights {weights!r} need our own decoder, which does not run {source.name} "
+                f"({why_not}); leave weights out"
             )
         if kernels != "auto":
             raise UnsupportedError(
@@ -72,10 +97,51 @@ def load_target(
         if "context_note" in other.info.extra:
             log(str(other.info.extra["context_note"]))
         return LoadedTarget(other, codec, "transformers")
+    if weights is not None:
+        native = _load_quantised(source, number_type, place, log)
+        return LoadedTarget(native, codec, f"native-{native.native_pass.isa}")
     target, name_of_kernels = _load_decoder(source, number_type, place, kernels, log)
     if exact and isinstance(target, DecoderTarget):  # native kernels are exact as they are
         target, name_of_kernels = ExactTarget(target), f"{name_of_kernels}-exact"
     return LoadedTarget(target, codec, name_of_kernels)
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _check_quantised(weights: str, dtype: torch.dtype, device: torch.device, kernels: str) -> None:
+    if weights not in WEIGHTS:
+        raise ConfigError(
+            f"weights {weights!r} are not offered; choose {' or '.join(WEIGHTS)}, or leave the "
+            "option out for the target's own"
+        )
+    if kernels not in ("auto", "native"):
+        raise ConfigError(f"weights {weights!r} need the native kernels, not {kernels!r}")
+    if dtype != torch.bfloat16 or device.type != "cpu":
+        raise ConfigError(
+            f"weights {weights!r} are computed with in bfloat16 on a CPU, not in "
+            f"{_dtype_name(dtype)} on {device.type}; give --dtype bfloat16"
+        )
+
+
+def _load_quantised(
+    source: SourceFiles, dtype: torch.dtype, device: torch.device, log: Log
+) -> NativeTarget:
+    """The model of int8 matrices. Its fingerprint is made of the source's and the format."""
+    from blockdraft.targets.native import NativeTarget
+
+    config = DecoderConfig.from_dict(source.config)
+    choose_backend(dtype, device, "native", config.head_dim, log)
+    weights = load_weights(source, dtype=dtype)
+    info = source_info(source, dtype, _count(weights))
+    name = hashlib.sha256(f"{info.fingerprint} int8".encode()).hexdigest()
+    info = dataclasses.replace(info, fingerprint=name, extra={**info.extra, "weights": "int8"})
+    return NativeTarget(config, weights, info, torch.int8)
+
+
+def _count(weights: Mapping[str, Tensor]) -> int:
+    return sum(tensor.numel() for tensor in weights.values())
 
 
 def _why_not_decoder(source: SourceFiles) -> str | None:
@@ -93,8 +159,7 @@ def _load_decoder(
     config = DecoderConfig.from_dict(source.config)
     backend = choose_backend(dtype, device, kernels, config.head_dim, log)
     weights = load_weights(source, dtype=dtype)
-    num_parameters = sum(tensor.numel() for tensor in weights.values())
-    info = source_info(source, dtype, num_parameters)
+    info = source_info(source, dtype, _count(weights))
     if backend == "native":
         from blockdraft.targets.native import NativeTarget
 

@@ -33,6 +33,8 @@ from blockdraft.types import TargetInfo
 class NativeTarget(Target):
     """A frozen Llama-type model in bfloat16 on the CPU.
 
+    With `weight_dtype` int8 its matrices (head included, embedding rows not) are quantised.
+
     Raises: CheckpointError naming the tensors that are missing, unexpected or misshapen;
         UnsupportedError for a head width that the kernels do not have.
     """
@@ -40,12 +42,18 @@ class NativeTarget(Target):
     has_own_threads = True
 
     def __init__(
-        self, config: DecoderConfig, weights: Mapping[str, Tensor], info: TargetInfo
+        self,
+        config: DecoderConfig,
+        weights: Mapping[str, Tensor],
+        info: TargetInfo,
+        weight_dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         check_weights(config, weights)
         self.config, self.info, self.device = config, info, torch.device("cpu")
         self.embedding = weights["model.embed_tokens.weight"].to(torch.bfloat16).contiguous()
-        self.native_pass = NativePass(_model_weights(config, weights, self.embedding))
+        self.native_pass = NativePass(
+            _model_weights(config, weights, self.embedding), weight_dtype=weight_dtype
+        )
 
     @property
     def packed_head(self) -> PackedLinear:
