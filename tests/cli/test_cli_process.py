@@ -120,6 +120,6 @@ def test_ctrl_c_while_the_prompt_is_awaited(cli: Cli, monkeypatch: pytest.Monkey
     def interrupted(prompt: str) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("blockdraft.cli.generate._read", interrupted)
+    monkeypatch.setattr("blockdraft.cli.options.read_prompt", interrupted)
     ran = cli("generate", "-")
     assert (ran.code, ran.out, ran.err) == (130, "", "interrupted\n")

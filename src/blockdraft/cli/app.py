@@ -15,6 +15,8 @@ from blockdraft.cli.init_drafter import init_drafter
 from blockdraft.cli.inspect import inspect
 from blockdraft.cli.pull import pull
 from blockdraft.cli.regenerate import regenerate
+from blockdraft.cli.report import report
+from blockdraft.cli.trace import trace
 from blockdraft.cli.train import train
 from blockdraft.errors import ConfigError, UserError
 
@@ -27,6 +29,8 @@ app = typer.Typer(
 app.command("generate")(generate)
 app.command("demo")(demo)
 app.command("evaluate")(evaluate)
+app.command("report")(report)
+app.command("trace")(trace)
 app.command("pull")(pull)
 app.command("regenerate")(regenerate)
 app.command("train")(train)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -68,7 +67,7 @@ def generate(
         seed=seed,
         stop=tuple(stop or ()),
     )
-    text = _read(prompt)
+    text = options.read_prompt(prompt)
     llm: LLM = options.make_llm(
         target,
         drafter,
@@ -85,20 +84,6 @@ def generate(
     if output.error is not None:
         options.note(f"error: {output.error}")
         raise typer.Exit(1)
-
-
-def _read(prompt: str) -> str:
-    """The prompt itself, checked before a model is loaded for it."""
-    from blockdraft.errors import ConfigError
-
-    try:
-        text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"stdin is not {error.encoding} text; convert it first") from error
-    options.check_text("the prompt", text)
-    if not text:
-        raise ConfigError("the prompt is empty; give some text")
-    return text
 
 
 def _as_prompt(llm: LLM, text: str, system: str | None, raw: bool) -> Any:

@@ -61,6 +61,20 @@ def check_text(name: str, text: str) -> None:
         raise ConfigError(f"{name} is not UTF-8 text; convert it first") from error
 
 
+def read_prompt(prompt: str) -> str:
+    """The prompt itself, or stdin for `-`; checked before a model is loaded for it."""
+    from blockdraft.errors import ConfigError
+
+    try:
+        text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"stdin is not {error.encoding} text; convert it first") from error
+    check_text("the prompt", text)
+    if not text:
+        raise ConfigError("the prompt is empty; give some text")
+    return text
+
+
 def make_llm(
     target: str,
     drafter: str,
