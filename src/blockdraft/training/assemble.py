@@ -115,7 +115,7 @@ def assemble(recipe: TrainRecipe, world: World, log: Log, *, has_check: bool) ->
         stream=_stream(recipe, data, world),
         evaluations=_evaluations(recipe, data, objective, config, buffers, load, world),
         export=_export(recipe, config, buffers, source, dtype),
-        facts=_facts(data.answers, source),
+        facts=_facts(data.answers, source, vocab_ids),
     )
     # Last: it takes longest, and mistakes in the recipe should show first.
     if has_check and world.is_first and isinstance(data.features, FeatureStore):
@@ -265,11 +265,15 @@ def _export(
     return export
 
 
-def _facts(answers: list[Answer], source: SourceFiles) -> dict[str, str | int]:
+def _facts(
+    answers: list[Answer], source: SourceFiles, vocab_ids: list[int] | None
+) -> dict[str, str | int]:
     """What must be the same for a resumed run to be the same run."""
     ids = "\n".join(answer.id for answer in answers)
     return {
         "data.num_answers": len(answers),
         "data.answers_sha256": hashlib.sha256(ids.encode()).hexdigest()[:16],
         "target_fingerprint": source.fingerprint,
+        # Rows of the codebooks stand for these tokens: with others, a resumed run would be garbage.
+        "drafter.draft_vocab": hashlib.sha256(str(vocab_ids).encode()).hexdigest()[:16],
     }
