@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Threads of a runtime may spin for a moment after work; nobody else is timed meanwhile.
-REST_S = 0.25
+REST_S = 0.1
 
 
 class Rival:
