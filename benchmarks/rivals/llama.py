@@ -29,7 +29,7 @@ class Llama:
     def __init__(self, path: str, num_threads: int) -> None:
         llama_cpp.llama_log_set(_QUIET, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
-        # Memory of its own and no flash attention: the quickest of the four ways where it was tried.
+        # Memory of its own and no flash attention: the quickest of the four ways when tried.
         settings = llama_cpp.llama_model_default_params()
         settings.use_mmap = False
         self.model = llama_cpp.llama_model_load_from_file(path.encode(), settings)

@@ -44,7 +44,7 @@ class Rival:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env={**environment, "PYTHONPATH": str(ROOT)},
+            env={**environment, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
         )
         self.about = self._read()
 
