@@ -8,6 +8,7 @@ import warnings
 import typer
 from rich.console import Console
 
+from blockdraft.cli.check_lossless import check_lossless
 from blockdraft.cli.demo import demo
 from blockdraft.cli.evaluate import evaluate
 from blockdraft.cli.generate import generate
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command("generate")(generate)
 app.command("demo")(demo)
 app.command("evaluate")(evaluate)
+app.command("check-lossless")(check_lossless)
 app.command("report")(report)
 app.command("trace")(trace)
 app.command("pull")(pull)

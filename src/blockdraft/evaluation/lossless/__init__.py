@@ -1,0 +1,1 @@
+"""Does drafting change the output? Greedy texts, the rule, and the law of sampled tokens."""
