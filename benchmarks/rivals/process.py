@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from benchmarks.rivals.worker import ANSWERS
+
 ROOT = Path(__file__).resolve().parents[2]
 #: Threads of a runtime may spin for a moment after work; nobody else is timed meanwhile.
 REST_S = 0.1
@@ -38,14 +40,18 @@ class Rival:
         self.name = module
         count = str(threads)
         environment = {**os.environ, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count}
+        receive, send = os.pipe()
         self._process = subprocess.Popen(
             [str(python), "-m", f"benchmarks.rivals.{module}", *arguments],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=sys.stderr,
             text=True,
             cwd=ROOT,
-            env={**environment, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
+            pass_fds=(send,),
+            env={**environment, ANSWERS: str(send), "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
         )
+        os.close(send)
+        self._answers = os.fdopen(receive)
         self.about = self._read()
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
@@ -57,8 +63,7 @@ class Rival:
         return self._read()
 
     def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if not line:
             raise RuntimeError(f"worker {self.name} ended ({self._process.wait()})")
         answer: dict[str, Any] = json.loads(line)
@@ -78,3 +83,4 @@ class Rival:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(timeout=60)
+        self._answers.close()

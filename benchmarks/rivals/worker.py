@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+#: Names the file descriptor of the answers: stdout belongs to libraries that print.
+ANSWERS = "BLOCKDRAFT_RIVAL_ANSWERS"
 Operation = Callable[..., dict[str, Any]]
 
 
 def serve(operations: Mapping[str, Operation], about: Mapping[str, Any]) -> None:
     """Say `about`, then answer `{"op": name, ..arguments}` until the input ends."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries that print must not disturb the answers
+    answers = os.fdopen(int(os.environ[ANSWERS]), "w")
     _answer(answers, dict(about))
     for line in sys.stdin:
         arguments = json.loads(line)
