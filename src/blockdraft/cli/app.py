@@ -10,6 +10,7 @@ from rich.console import Console
 
 from blockdraft.cli.check_lossless import check_lossless
 from blockdraft.cli.demo import demo
+from blockdraft.cli.doctor import doctor
 from blockdraft.cli.evaluate import evaluate
 from blockdraft.cli.generate import generate
 from blockdraft.cli.init_drafter import init_drafter
@@ -37,6 +38,7 @@ app.command("pull")(pull)
 app.command("regenerate")(regenerate)
 app.command("train")(train)
 app.command("inspect")(inspect)
+app.command("doctor")(doctor)
 app.command("init-drafter")(init_drafter)
 
 
