@@ -57,7 +57,7 @@ def made_up_trace(num_cycles: int, *, sampled: bool = False, seed: int = 0) -> d
 def _cycle(
     dice: random.Random, at: int, right: list[int], accepted: int, sampled: bool, is_last: bool
 ) -> dict[str, Any]:
-    slots = [_slot(dice, word, j) for j, word in enumerate(right[:NUM_SLOTS])]
+    slots = [_slot(dice, word, j >= accepted) for j, word in enumerate(right[:NUM_SLOTS])]
     drafted = right[:accepted]
     for j in range(accepted, NUM_SLOTS):
         drafted.append(next(i for i in slots[j]["ids"] if i != right[j]))
@@ -84,10 +84,12 @@ def _cycle(
     }
 
 
-def _slot(dice: random.Random, right: int, j: int) -> dict[str, Any]:
-    """Candidates of one slot; the right one is often on top, seldom missing."""
+def _slot(dice: random.Random, right: int, may_miss: bool) -> dict[str, Any]:
+    """Candidates of one slot; the right one is often on top, and may be missing."""
     others = dice.sample([i for i in range(len(WORDS)) if i != right], NUM_CANDIDATES)
-    place = min(int(dice.expovariate(0.9)), NUM_CANDIDATES + j)
+    place = min(int(dice.expovariate(0.9)), NUM_CANDIDATES - 1)
+    if may_miss and dice.random() < 0.2:
+        place = NUM_CANDIDATES
     ids = [*others[:place], right, *others[place:]][:NUM_CANDIDATES]
     unary = sorted((round(dice.uniform(4, 16), 2) for _ in ids), reverse=True)
     p = [0.72 if i == right else round(dice.random() ** 6 * 0.2, 4) for i in ids]

@@ -17,6 +17,9 @@ from blockdraft.report.write import write_bytes, write_text
 #: Pixels of a PNG for one of the drawing: about 300 dots an inch in a column of a paper.
 _ZOOM = 3
 
+#: Pixels around a drawing.
+_MARGIN = 8
+
 _FONT = "DejaVu Sans, Verdana, Arial, Helvetica, sans-serif"
 _FONT_FOLDERS = (
     "/usr/share/fonts",
@@ -53,8 +56,8 @@ def write_figures(runs: Sequence[Run], folder: Path) -> int:
 
 def chart_file(chart: Chart, style: str) -> str:
     """A chart as an SVG file of its own."""
-    size = f'width="{chart.width:g}" height="{chart.height:g}"'
-    svg = chart.svg(f'xmlns="http://www.w3.org/2000/svg" {size}', style)
+    size = f'width="{chart.width + 2 * _MARGIN:g}" height="{chart.height + 2 * _MARGIN:g}"'
+    svg = chart.svg(f'xmlns="http://www.w3.org/2000/svg" {size}', style, _MARGIN)
     return re.sub(r' data-tip="[^"]*"', "", svg) + "\n"
 
 

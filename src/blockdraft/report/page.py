@@ -54,10 +54,14 @@ def _about(run: Run) -> str:
         about.get("dtype"),
         f"{about['kernels']} kernels" if about.get("kernels") else None,
         machine.get("gpu") or machine.get("cpu"),
-        f"{machine['threads']} threads" if machine.get("threads") else None,
+        _threads(machine["threads"]) if machine.get("threads") else None,
         str(about.get("time", ""))[:10],
     ]
     return " · ".join(str(part) for part in parts if part)
+
+
+def _threads(num: int) -> str:
+    return "1 thread" if num == 1 else f"{num} threads"
 
 
 def _tile(cells: Cells, series: Series) -> str:

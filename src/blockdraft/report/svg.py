@@ -23,11 +23,13 @@ class Chart:
     height: float
     parts: Sequence[str]
 
-    def svg(self, more: str = "", style: str = "") -> str:
+    def svg(self, more: str = "", style: str = "", margin: float = 0) -> str:
         """The element; `more` are attributes, `style` a sheet to put inside."""
+        wide, high = self.width + 2 * margin, self.height + 2 * margin
+        box = f"{-margin:g} {-margin:g} {wide:g} {high:g}"
         sheet = f"<style>{style}</style>" if style else ""
         return (
-            f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img" '
+            f'<svg viewBox="{box}" role="img" '
             f'aria-label="{escape(self.alt)}" {more}>{sheet}{"".join(self.parts)}</svg>'
         )
 

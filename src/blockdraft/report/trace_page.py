@@ -90,9 +90,10 @@ def _controls(trace: Mapping[str, Any]) -> str:
     names = _JUMPS if has_lattice else {name: _JUMPS[name] for name in ("any", "none", "all")}
     jumps = "".join(f'<option value="{name}">{text}</option>' for name, text in names.items())
     return f"""<div class="bar"><div class="bar-inner"><div class="controls">
+<span class="nav">
 <button id="prev" class="icon" aria-label="Cycle before" title="Before (p)">◀</button>
 <span id="where" aria-live="polite"></span>
-<button id="next" class="icon" aria-label="Next cycle" title="Next (n)">▶</button>
+<button id="next" class="icon" aria-label="Next cycle" title="Next (n)">▶</button></span>
 <label><span>go through</span>
 <select id="jump" aria-label="Cycles to go through">{jumps}</select></label>
 <span id="count" class="soft num"></span><span class="grow"></span>

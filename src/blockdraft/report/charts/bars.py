@@ -119,8 +119,8 @@ def _mark(draw: Drawing, kind: str, x: float, y: float, key: str) -> None:
 def _key(draw: Drawing, key: Sequence[tuple[str, str]], height: float) -> float:
     """What the marks mean, a line each; returns the new height."""
     for kind, meaning in key:
-        _mark(draw, kind, _LABEL + 5, height + 6, "")
-        draw.text(_LABEL + 16, height + 10, meaning, "tick")
+        _mark(draw, kind, 6, height + 6, "")
+        draw.text(17, height + 10, meaning, "tick")
         height += LINE + 2
     return height + (4 if key else 0)
 
