@@ -15,6 +15,7 @@ from blockdraft.cli.evaluate import evaluate
 from blockdraft.cli.generate import generate
 from blockdraft.cli.init_drafter import init_drafter
 from blockdraft.cli.inspect import inspect
+from blockdraft.cli.plan import plan
 from blockdraft.cli.pull import pull
 from blockdraft.cli.regenerate import regenerate
 from blockdraft.cli.report import report
@@ -32,6 +33,7 @@ app.command("generate")(generate)
 app.command("demo")(demo)
 app.command("evaluate")(evaluate)
 app.command("check-lossless")(check_lossless)
+app.command("plan")(plan)
 app.command("report")(report)
 app.command("trace")(trace)
 app.command("pull")(pull)

@@ -1,0 +1,114 @@
+"""`blockdraft plan`: what a pass costs on this machine, and what drafting pays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from blockdraft.cli import options
+from blockdraft.cli.evaluate import _numbers
+
+if TYPE_CHECKING:
+    from blockdraft.engine.llm import LLM
+    from blockdraft.evaluation.plan.model import Acceptance
+
+#: Shown where nothing is given: a weak, a fair and a good drafter.
+_RATES = (0.5, 0.7, 0.85)
+
+_TEXT = (
+    "The library opens at nine in the morning and closes at six in the evening, but on Saturdays "
+    "it closes at noon. Children need a card of their own, which costs nothing. "
+)
+
+
+def plan(
+    target: options.Target = "smollm2-135m",
+    drafter: Annotated[
+        str,
+        typer.Option(help="As for generate; none: costs of the target, as if drafting were free."),
+    ] = "auto",
+    rows: Annotated[
+        str, typer.Option(help="Rows of a pass, by commas: 1, and drafted tokens plus 1.")
+    ] = "1,2,3,4,6,8,12,16",
+    contexts: Annotated[
+        str, typer.Option(help="Cached tokens, by commas; loads are measured at the first.")
+    ] = "256,1024",
+    concurrency: Annotated[str, typer.Option(help="Requests at once, by commas.")] = "1,4,16",
+    acceptance: Annotated[
+        str | None,
+        typer.Option(
+            help="Chance that a draft stands if those before it do, by commas. If nothing is "
+            "given: 0.5, 0.7 and 0.85."
+        ),
+    ] = None,
+    tau: Annotated[
+        float | None,
+        typer.Option(help="Committed tokens a cycle at --num-draft-tokens, or the drafter's own."),
+    ] = None,
+    from_result: Annotated[
+        Path | None,
+        typer.Option("--from", help="JSON of evaluate: acceptance by position, of each row."),
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Only this task of --from.")] = None,
+    method: Annotated[str | None, typer.Option(help="Only this method of --from.")] = None,
+    repeats: Annotated[int, typer.Option(help="Timed rounds; medians count.")] = 5,
+    num_draft_tokens: options.NumDraftTokens = None,
+    dtype: options.Dtype = None,
+    exact: options.Exact = False,
+    out: Annotated[Path | None, typer.Option("--out", help="JSON file to write.")] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="Plot to write.")] = None,
+) -> None:
+    """Measure this machine, and say which block size and which load pay."""
+    from blockdraft.evaluation.plan.lines import lines
+    from blockdraft.evaluation.plan.plan import PlanSettings, make_plan, write_plan
+    from blockdraft.evaluation.plan.plot import plan_svg
+
+    settings = PlanSettings(
+        rows=_numbers("--rows", rows, int),
+        contexts=_numbers("--contexts", contexts, int),
+        concurrency=_numbers("--concurrency", concurrency, int),
+        repeats=repeats,
+    )
+    rates = () if acceptance is None else _numbers("--acceptance", acceptance, float)
+    known = _acceptances(rates, from_result, task, method)
+    llm: LLM = options.make_llm(
+        target, drafter, dtype=dtype, exact=exact, num_draft_tokens=num_draft_tokens
+    )
+    if tau is not None:
+        known = [_of_tau(tau, llm, num_draft_tokens), *known]
+    known = known or _acceptances(_RATES, None, None, None)
+    found = make_plan(llm, llm.loaded.codec.encode(_TEXT), known, settings, options.note)
+    for line in lines(found):
+        print(line)
+    if out is not None:
+        write_plan(found, llm.describe(), settings, out)
+    if svg is not None:
+        svg.parent.mkdir(parents=True, exist_ok=True)
+        svg.write_text(plan_svg(found), encoding="utf-8")
+
+
+def _acceptances(
+    rates: Sequence[float], path: Path | None, task: str | None, method: str | None
+) -> list[Acceptance]:
+    from blockdraft.errors import ConfigError
+    from blockdraft.evaluation.plan.acceptance_file import read_acceptances
+    from blockdraft.evaluation.plan.model import EvenAcceptance
+
+    if path is None and (task or method):
+        raise ConfigError("--task and --method choose rows of --from; give that too")
+    measured = [] if path is None else read_acceptances(path, task, method)
+    return [*measured, *(EvenAcceptance(rate) for rate in rates)]
+
+
+def _of_tau(tau: float, llm: LLM, num_draft_tokens: int | None) -> Acceptance:
+    from blockdraft.errors import ConfigError
+    from blockdraft.evaluation.plan.model import EvenAcceptance, rate_of_tau
+
+    if llm.drafter is not None:
+        num_draft_tokens = llm.drafter.num_draft_tokens
+    if not num_draft_tokens:
+        raise ConfigError("--tau says little without a block: give --drafter or --num-draft-tokens")
+    return EvenAcceptance(rate_of_tau(tau, num_draft_tokens))
