@@ -18,7 +18,10 @@ from benchmarks.rivals.worker import serve
 
 def main() -> None:
     """Serve."""
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
+    # Left alone it keeps a core for itself: here it gets all the threads that the others get.
+    os.environ["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "0"
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = f"0-{int(os.environ['OMP_NUM_THREADS']) - 1}"
     engine = vllm.LLM(
         sys.argv[1],
         dtype="bfloat16",
