@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench docs clean
+.PHONY: help demo test check lint browser bench docs clean
 
 help: ## What there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -44,6 +44,13 @@ lint: $(VENV)/.dev ## Lint, types and import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/lint-imports
+
+# Debian's own where there is apt-get and the right to use it; else the one that playwright fetches.
+browser: $(VENV)/.dev ## Install a Chromium for the tests of the report and trace pages
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	    apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
+	  $(BIN)/playwright install chromium
 
 bench: $(VENV)/.dev ## Measure everything that README and docs state; writes benchmarks/results
 	@$(BIN)/python -m benchmarks.decode_speed --out benchmarks/results/decode_speed.json

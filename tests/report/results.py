@@ -31,7 +31,7 @@ def made_up_result(
             "time": "2026-01-02T03:04:05+00:00",
             "commit": "0" * 40,
             "machine": {"cpu": "A Processor", "threads": 2, "instructions": ["avx2"], "gpu": None},
-            "target": {"name": "smollm2-135m", "fingerprint": "abc"},
+            "target": {"name": "a made-up model", "fingerprint": "abc"},
             "dtype": "bfloat16",
             "kernels": "torch",
         },

@@ -17,6 +17,7 @@ from blockdraft.report.svg import Chart
 #: Candidates that the oracle chooses among, as recall is reported.
 _ORACLE = "16"
 
+_NO_DRAFTING = "No drafting method was measured."
 _ONE_LOAD = "Only one number of prompts at once was measured; evaluate with --concurrency 1,4,16."
 
 
@@ -38,67 +39,75 @@ class Section:
 
     title: str
     intro: str
-    figures: Sequence[Figure]
     empty: str
+    figures: Sequence[Figure]
     is_wide: bool = False
 
 
 def sections(cells: Cells) -> list[Section]:
     """Every section, in the order of the page."""
-    return [
-        Section(
-            "Speed-up by task",
-            "Times plain decoding in the same run, prompts included, with 95 % intervals. "
-            "Left of the line at 1 drafting does not pay.",
-            list(_of_views(cells, _speedup)),
-            "No drafting method was measured beside plain decoding.",
-        ),
-        Section(
-            "Tokens a cycle",
-            "Acceptance length τ: tokens that one pass of the target commits, the correction or "
-            "bonus included; mean over requests with 95 % intervals.",
-            list(_of_views(cells, _tau)),
-            "No drafting method was measured.",
-        ),
-        Section(
-            "Acceptance by position",
-            "Of the cycles that came to a position, the share that accepted it: how a block decays "
-            "towards its end. Dashed, the oracle: the right token is among the 16 best candidates.",
-            list(_of_views(cells, _by_position)),
-            "No drafting method was measured.",
-            is_wide=True,
-        ),
-        Section(
-            "Where a cycle's time goes",
-            "Milliseconds of one cycle by part. Behind the bar their sum, and what a token costs: "
-            "the sum over τ.",
-            list(_of_views(cells, _costs)),
-            "These results hold no clock of our own cycles (servers do not tell).",
-        ),
-        Section(
-            "Predicted against measured",
-            "Speed-up of decoding as T_plain · τ / (T_draft + T_verify + T_other) predicts it from "
-            "the measured parts, beside what the clock says. Points far off the line mean that the "
-            "parts do not tell the whole story.",
-            list(_prediction(cells)),
-            "These results hold no predictions.",
-        ),
-        Section(
-            "Throughput against load",
-            "Tokens per second of all prompts together, prompts' passes included.",
-            list(_loads(cells, _throughput)),
-            _ONE_LOAD,
-            is_wide=True,
-        ),
-        Section(
-            "Speed-up against load",
-            "More prompts at once fill the pass of the target, and drafting has less to gain: "
-            "below the line at 1 plain decoding is faster.",
-            list(_loads(cells, _gain)),
-            _ONE_LOAD,
-            is_wide=True,
-        ),
-    ]
+    return [*_of_tasks(cells), *_of_clock(cells), *_of_loads(cells)]
+
+
+def _of_tasks(cells: Cells) -> Iterator[Section]:
+    yield Section(
+        "Speed-up by task",
+        "Times plain decoding in the same run, prompts included, with 95 % intervals. "
+        "Left of the line at 1 drafting does not pay.",
+        "No drafting method was measured beside plain decoding.",
+        list(_of_views(cells, _speedup)),
+    )
+    yield Section(
+        "Tokens a cycle",
+        "Acceptance length τ: tokens that one pass of the target commits, the correction or "
+        "bonus included; mean over requests with 95 % intervals.",
+        _NO_DRAFTING,
+        list(_of_views(cells, _tau)),
+    )
+    yield Section(
+        "Acceptance by position",
+        "Of the cycles that came to a position, the share that accepted it: how a block decays "
+        "towards its end. Dashed, the oracle: the right token is among the 16 best candidates.",
+        _NO_DRAFTING,
+        list(_of_views(cells, _by_position)),
+        is_wide=True,
+    )
+
+
+def _of_clock(cells: Cells) -> Iterator[Section]:
+    yield Section(
+        "Where a cycle's time goes",
+        "Milliseconds of one cycle by part. Behind the bar their sum, and what a token costs: "
+        "the sum over τ.",
+        "These results hold no clock of our own cycles (servers do not tell).",
+        list(_of_views(cells, _costs)),
+    )
+    yield Section(
+        "Predicted against measured",
+        "Speed-up of decoding as T_plain · τ / (T_draft + T_verify + T_other) predicts it from "
+        "the measured parts, beside what the clock says. Points far off the line mean that the "
+        "parts do not tell the whole story.",
+        "These results hold no predictions.",
+        list(_prediction(cells)),
+    )
+
+
+def _of_loads(cells: Cells) -> Iterator[Section]:
+    yield Section(
+        "Throughput against load",
+        "Tokens per second of all prompts together, prompts' passes included.",
+        _ONE_LOAD,
+        list(_loads(cells, _throughput)),
+        is_wide=True,
+    )
+    yield Section(
+        "Speed-up against load",
+        "More prompts at once fill the pass of the target, and drafting has less to gain: below "
+        "the line at 1 plain decoding is faster.",
+        _ONE_LOAD,
+        list(_loads(cells, _gain)),
+        is_wide=True,
+    )
 
 
 def slug(view: View) -> str:

@@ -116,8 +116,7 @@ function edges(lattice, walk) {
 }
 
 function anchor(cycle) {
-  return `<g><text class="head" x="0" y="12">anchor</text><text x="0" y="${CELL.top + 15}" fill="currentColor">${escapeHtml(clip(readable(cycle.anchor), 8))}</text>
-    <text class="head" x="0" y="${CELL.top + 15 + CELL.height + 3}">${""}</text></g>`;
+  return `<g><text class="head" x="0" y="12">anchor</text><text x="0" y="${CELL.top + 15}" fill="currentColor">${escapeHtml(clip(readable(cycle.anchor), 8))}</text></g>`;
 }
 
 function head(lattice, slot) {
@@ -125,7 +124,7 @@ function head(lattice, slot) {
   const right = lattice.could.right[slot];
   const isKnown = right !== undefined;
   const isIn = isKnown && lattice.slots[slot].ids.includes(right);
-  const note = !isKnown ? "" : isIn ? "" : `${readable(right)} is no candidate`;
+  const note = isKnown && !isIn ? `without ${readable(right)}` : "";
   return `<text class="head" x="${x}" y="12">slot ${slot + 1}</text><text class="head missing" x="${x}" y="27" font-size="10.5">${escapeHtml(clip(note, 17))}</text>`;
 }
 
