@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from blockdraft.errors import ConfigError
@@ -127,15 +128,30 @@ def accumulating(wrapped: nn.Module, *, is_last: bool) -> Iterator[None]:
 
 @contextmanager
 def whole_weights(wrapped: nn.Module) -> Iterator[None]:
-    """Inside, the module's parameters are whole tensors; all processes must enter together."""
+    """Inside, the module's parameters are whole plain tensors; all processes must enter together.
+
+    Not FSDP2's own unsharding: `state_dict` would shard again at once, and whoever then looks at a
+    tensor on one process alone waits for the others forever.
+    """
     if not isinstance(wrapped, FSDPModule):
         yield
         return
-    wrapped.unshard()
+    wrapped.reshard()
+    shards = [
+        (part, name, parameter)
+        for part in wrapped.modules()
+        for name, parameter in part.named_parameters(recurse=False)
+        if isinstance(parameter, DTensor)
+    ]
+    for part, name, parameter in shards:
+        assert isinstance(parameter, DTensor)
+        whole = parameter.full_tensor().detach()
+        part.register_parameter(name, nn.Parameter(whole, requires_grad=False))
     try:
         yield
     finally:
-        wrapped.reshard()
+        for part, name, parameter in shards:
+            part.register_parameter(name, parameter)
 
 
 def sum_over_processes(values: Tensor, world: World) -> Tensor:
