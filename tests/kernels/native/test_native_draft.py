@@ -60,6 +60,20 @@ def test_drafts_match_float64(isa: str, name: str, context_len: int) -> None:
         assert relative_error(out.logits, expected) < 0.03
 
 
+@pytest.mark.parametrize("window", [1, 3, 40])
+def test_a_block_that_reaches_far_beyond_its_window(isa: str, window: int) -> None:
+    """Whole chunks of the block's own keys are then out of sight of its first rows."""
+    weights = random_weights(num_taps=2, windows=(window,), causal=(False,))
+    model, reference = NativePass(weights, isa), Reference(weights)
+    k, v = empty_cache(weights)
+    features, span = random_features(weights, 60), Span(1, 60, 300)
+    model.append_context(k, v, features, [Span(1, 0, 60)])
+    reference.append_context(features, Span(1, 0, 60))
+    out = model.forward(k, v, block_ids(300), [span], logits=torch.float32)
+    assert out.logits is not None
+    assert relative_error(out.logits, reference.forward(block_ids(300), span).logits) < 0.03
+
+
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_block_leaves_no_trace_in_the_context(isa: str, name: str) -> None:
     weights = drafter_weights(name)

@@ -90,10 +90,11 @@ static bd_partial partial_at(const bd_run *run, int index) {
     return (bd_partial){at, at + run->unit_rows, at + 2 * run->unit_rows};
 }
 
-/* Chunks a unit's rows can see: from *first to its num_chunks (fewer where rows are causal). */
+/* Chunks a unit's rows can see: the last of them holds a key that the last row sees. */
 static void chunk_range(const bd_queries *q, const bd_keys *keys, int *first, int *last) {
     int position = q->start + q->num_rows - 1;
-    int end = q->is_causal && position + 1 < keys->end ? position + 1 : keys->end;
+    int reach = q->is_causal ? 1 : q->window ? q->window : keys->end;
+    int end = keys->end - position > reach ? position + reach : keys->end;
     *first = q->window && q->start >= q->window ? (q->start - q->window + 1) / BD_KEY_CHUNK : 0;
     *last = (end + BD_KEY_CHUNK - 1) / BD_KEY_CHUNK;
 }
