@@ -127,11 +127,11 @@ def replay(
     trained, used = trained_path.run(trained_blocks)
     findings, figures = compare_rows(trained, served, used, dtype)
     loop, more = compare_loop(trained, decoded.cycles, dtype)
-    probed, lengths = check_probes(
+    probed, probes = check_probes(
         subject, decoded, target, TrainingPath(subject, subject.config, trained_path.tables)
     )
     findings += [loop, *probed, _acceptance(subject, decoded.mean_len)]
-    return findings, figures | more | {"tokens_a_block": lengths}
+    return findings, figures | more | {"probes": probes}
 
 
 def bound_drafter(subject: Subject, loaded: LoadedTarget) -> BlockDrafter:

@@ -54,12 +54,15 @@ class Rows:
         choices: the token each slot takes.
         accepted_len: drafts of each block that are the sample's own tokens, up to the first that
             is not.
+        logprob: mean log-probability of the sample's own tokens in each block, of the head alone;
+            the training path tells it.
     """
 
     hidden: Float[Tensor, "n k m"]
     candidates: Int64[Tensor, "n k c"]
     choices: Int64[Tensor, "n k"]
     accepted_len: Int64[Tensor, "n"]
+    logprob: Float[Tensor, "n"] | None = None
 
 
 class TrainingPath:
@@ -105,6 +108,7 @@ class TrainingPath:
             _spread(used, self._tokens(ids)),
             _spread(used, self._tokens(chosen)),
             right.long().cumprod(1).sum(1),
+            slots.spread(unary.rows.label_logprob)[:, 1:].sum(1) / used.sum(1).clamp_min(1),
         )
         return rows, used
 

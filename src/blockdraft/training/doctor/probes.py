@@ -1,7 +1,7 @@
 """What if it was trained otherwise than its files say? The variant that drafts better tells.
 
 Files can be wrong together. The weights cannot: a drafter that was trained on the states of one
-layer earlier is accepted more often when it is given those.
+layer earlier finds the true tokens likelier when it is given those.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Iterator
 
 import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
 
 from blockdraft.drafters.config import DFlashConfig
 from blockdraft.drafters.draft_vocab import DRAFT_VOCAB_IDS
@@ -24,8 +26,9 @@ from blockdraft.training.doctor.paths import TrainingPath
 from blockdraft.training.doctor.replay import Decoded
 from blockdraft.training.doctor.subject import Subject
 
-#: How much better a variant must be, in tokens a block and as a share, to be believed.
-_MARGIN, _SHARE = 0.1, 0.08
+#: How much likelier the true tokens must be under a variant, in nats, and by how many standard
+#: deviations over the blocks. Acceptance alone is too coarse: neighbouring layers are much alike.
+_MARGIN, _DEVIATIONS = 0.02, 4.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,25 +40,60 @@ class Variant:
     config: DFlashConfig
 
 
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """What blocks are worth under some settings, on the training path.
+
+    Attributes:
+        accepted_len: drafts of each block that would be accepted.
+        logprob: mean log-probability of the true tokens in each block.
+    """
+
+    accepted_len: Int64[Tensor, "n"]
+    logprob: Float[Tensor, "n"]
+
+    @property
+    def mean_len(self) -> float:
+        """Tokens a block: accepted drafts and the one that follows."""
+        return 1 + float(self.accepted_len.float().mean())
+
+    def gain(self, other: Scores) -> tuple[float, float]:
+        """How much likelier the true tokens are than under `other`, in nats, and in deviations."""
+        gains = (self.logprob - other.logprob).double()
+        mean = float(gains.mean())
+        return mean, mean / max(1e-9, float(gains.std()) / len(gains) ** 0.5)
+
+
 def check_probes(
     subject: Subject, decoded: Decoded, target: Target, base: TrainingPath
-) -> tuple[list[Finding], dict[str, float]]:
-    """Tokens a block as the files say, and with each variant; those that are better are faults."""
-    lengths = {"as it says": mean_len(decoded, target, base)}
+) -> tuple[list[Finding], dict[str, dict[str, float]]]:
+    """Scores as the files say, and with each variant; those that are better are faults."""
+    own = scores(decoded, target, base)
+    figures = {"as it says": _figures(own, own)}
     findings = []
     for variant in variants(subject):
-        path = TrainingPath(subject, variant.config, base.tables)
-        found = lengths[variant.words] = mean_len(decoded, target, path)
-        if found > lengths["as it says"] * (1 + _SHARE) + _MARGIN:
-            what = (
-                f"{found:.2f} tokens a block with {variant.words}, {lengths['as it says']:.2f} as"
+        found = scores(decoded, target, TrainingPath(subject, variant.config, base.tables))
+        figures[variant.words] = _figures(found, own)
+        nats, deviations = found.gain(own)
+        if nats > _MARGIN and deviations > _DEVIATIONS:
+            what = f"with {variant.words}, true tokens are {nats:.2f} nats likelier than as the"
+            what += f" checkpoint says ({deviations:.0f} deviations), and"
+            what += (
+                f" {found.mean_len:.2f} in place of {own.mean_len:.2f} tokens a block are right:"
             )
-            what += " the checkpoint says: it was trained so"
-            findings.append(fault(variant.check, what, "correct config.json, or train anew"))
+            findings.append(
+                fault(
+                    variant.check, f"{what} it was trained so", "correct config.json, or train anew"
+                )
+            )
     if not findings:
-        what = f"none of {len(lengths) - 1} other settings (taps, mask, RoPE, ...) drafts better"
+        what = f"none of {len(figures) - 1} other settings (taps, mask, RoPE, ...) fits better"
         findings.append(ok("config", what))
-    return findings, lengths
+    return findings, figures
+
+
+def _figures(found: Scores, own: Scores) -> dict[str, float]:
+    return {"length": found.mean_len, "nats_gained": found.gain(own)[0]}
 
 
 def variants(subject: Subject) -> Iterator[Variant]:
@@ -103,7 +141,8 @@ def _mask_variants(subject: Subject) -> Iterator[Variant]:
 
 
 @torch.no_grad()
-def mean_len(decoded: Decoded, target: Target, path: TrainingPath) -> float:
-    """Tokens a block on the training path: accepted drafts and the one that follows."""
+def scores(decoded: Decoded, target: Target, path: TrainingPath) -> Scores:
+    """The blocks that were decoded, under the path's settings."""
     rows, _ = path.run(decoded.blocks(target, path.config.target_layer_ids))
-    return 1 + float(rows.accepted_len.float().mean())
+    assert rows.logprob is not None
+    return Scores(rows.accepted_len, rows.logprob)
