@@ -21,7 +21,7 @@ from blockdraft.evaluation.lossless.law import LawAfter, reference_law
 from blockdraft.types import SamplingParams
 
 #: Tokens of the texts in which places are looked for.
-_TEXT_LEN = 64
+_TEXT_LEN = 40
 _TEXTS_PER_PROMPT = 2
 _PROMPTS_PER_CONTEXT = 5  # so that there is a choice, and not every prompt is answered for it
 
