@@ -43,6 +43,7 @@ def generate(
     num_draft_tokens: options.NumDraftTokens = None,
     dtype: options.Dtype = None,
     exact: options.Exact = False,
+    weights: options.Weights = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, no text.")
     ] = False,
@@ -75,6 +76,7 @@ def generate(
         exact=exact,
         num_draft_tokens=num_draft_tokens,
         no_drafter=no_drafter,
+        weights=weights,
     )
     output = _run(llm, _as_prompt(llm, text, system, raw), params, show=not as_json)
     if as_json:

@@ -35,6 +35,13 @@ Exact = Annotated[
         "are so without it.",
     ),
 ]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="int8: matrices rounded to 8 bits, half the bytes to read; the rounded model is then "
+        "the target. If not given: as they are."
+    ),
+]
 NumDraftTokens = Annotated[
     int | None,
     typer.Option(
