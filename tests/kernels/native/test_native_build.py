@@ -38,6 +38,44 @@ def test_a_compiler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) 
         build.build()
 
 
+def test_a_compiler_that_is_no_program_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cc").write_bytes(b"\x7fnot a program")
+    (tmp_path / "cc").chmod(0o755)
+    monkeypatch.setenv("CC", str(tmp_path / "cc"))
+    with pytest.raises(BuildError, match="none was found"):
+        build.build()
+
+
+def test_a_stopped_compiler_is_no_compiler_without_the_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else a moment without memory would leave the machine on slower kernels for good."""
+    body = (
+        'case "$*" in *-mavx2*) echo "fatal error: Killed signal terminated cc1" >&2; exit 1; esac'
+    )
+    monkeypatch.setenv("CC", str(stub_compiler(tmp_path, body)))
+    monkeypatch.setenv("BLOCKDRAFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "isas_of_machine", lambda: ("portable", "avx2"))
+    with pytest.raises(BuildError, match="Killed signal"):
+        build.build()
+    assert not list((tmp_path / "cache" / "native").glob("*.so"))
+
+
+def test_what_a_killed_build_left_is_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    left = tmp_path / "native" / "building-1"
+    left.mkdir(parents=True)
+    (left / "amx.o").write_text("half")
+    monkeypatch.setenv("CC", str(stub_compiler(tmp_path, 'test "$1" = --version')))
+    monkeypatch.setenv("BLOCKDRAFT_CACHE", str(tmp_path))
+    with pytest.raises(BuildError):
+        build.build()
+    assert not left.exists()
+
+
 def test_a_failing_compiler_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     body = 'test "$1" = --version && echo v1 && exit 0\necho "x.c:1: error: boom" >&2\nexit 1'
     monkeypatch.setenv("CC", str(stub_compiler(tmp_path, body)))

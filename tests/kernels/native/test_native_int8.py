@@ -132,3 +132,11 @@ def test_memory_is_about_half(isa: str) -> None:
 def test_other_weight_types_are_refused(isa: str) -> None:
     with pytest.raises(ConfigError, match=r"weight dtype is torch\.float16"):
         NativePass(random_weights(), isa, torch.float16)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_no_numbers_are_not_rounded_away(wrong: float) -> None:
+    weight = torch.ones(5, 40)
+    weight[3, 7] = wrong
+    with pytest.raises(ConfigError, match=r"output 3 of a weight \[5, 40\] is not finite"):
+        quantise(weight)

@@ -50,6 +50,9 @@ ISA_FLAGS: dict[str, tuple[str, ...]] = {
     "avx512": _AVX512_FLAGS,
     "amx": (*_AVX512_FLAGS, "-mamx-tile", "-mamx-bf16"),
 }
+_SCRATCH = "building-"
+#: Of a compiler that was stopped, not one that lacks an instruction set.
+_STOPPED = ("Killed", "No space left", "memory exhausted", "out of memory")
 
 
 class BuildError(UnsupportedError):
@@ -80,7 +83,12 @@ def find_compiler() -> Compiler:
         path = shutil.which(name)
         if path is None:
             continue
-        answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        try:
+            answer = subprocess.run(
+                [path, "--version"], capture_output=True, text=True, check=False
+            )
+        except OSError:  # a file for another processor, or no program at all
+            continue
         if answer.returncode == 0:
             return Compiler(path, answer.stdout)
     tried = f"CC={asked}" if asked else "cc, gcc, clang"
@@ -109,7 +117,8 @@ def sources_digest(compiler: Compiler, extra_flags: Sequence[str] = ()) -> str:
 def build() -> Path:
     """The shared library, compiled if no earlier call on this machine did.
 
-    Two processes at once: one compiles, the other waits. An interrupted build leaves nothing.
+    Two processes at once: one compiles, the other waits. What an interrupted build leaves, the next
+    one removes.
 
     Raises: BuildError, in one line, if it cannot be built.
     """
@@ -124,6 +133,7 @@ def build() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder / "lock"):
             if not _is_whole(library):
+                _remove_scratch(folder)
                 _compile_into(library, compiler)
     except OSError as error:
         raise BuildError(
@@ -164,8 +174,14 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
+def _remove_scratch(folder: Path) -> None:
+    """Call with the lock held: no other build is then at work."""
+    for left in folder.glob(f"{_SCRATCH}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
 def _compile_into(library: Path, compiler: Compiler) -> None:
-    with tempfile.TemporaryDirectory(dir=library.parent) as name:
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix=_SCRATCH) as name:
         scratch = Path(name)
         kernels = _compile_isas(compiler, scratch)
         defines = [f"-DBD_HAS_{isa.upper()}" for isa in kernels if isa != "portable"]
@@ -181,16 +197,21 @@ def _start(compiler: Compiler) -> list[str | Path]:
 
 
 def _compile_isas(compiler: Compiler, scratch: Path) -> dict[str, Path]:
-    """Object files by instruction set, all at once; a set that the compiler lacks is left out."""
-    running = {}
+    """Object files by instruction set, all at once; a set that the compiler lacks is left out.
+
+    Raises: BuildError if one was stopped: the library without it would stay, slower than need be.
+    """
+    running, plain = {}, {**os.environ, "LC_ALL": "C"}
     for isa in isas_of_machine():
         defines = [f"-DBD_TARGET={isa}", f"-DBD_USE_{isa.upper()}"]
         command = [*_start(compiler), *ISA_FLAGS[isa], *defines]
         command += ["-c", "-o", scratch / f"{isa}.o", SOURCE_DIR / "kernels.c"]
-        running[isa] = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        running[isa] = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=plain)
     results = {isa: process.communicate()[1] for isa, process in running.items()}
-    if running["portable"].returncode != 0:
-        raise BuildError(_failure(compiler, results["portable"]))
+    for isa, process in running.items():
+        stopped = process.returncode < 0 or any(word in results[isa] for word in _STOPPED)
+        if process.returncode != 0 and (isa == "portable" or stopped):
+            raise BuildError(_failure(compiler, results[isa]))
     return {
         isa: scratch / f"{isa}.o" for isa, process in running.items() if process.returncode == 0
     }

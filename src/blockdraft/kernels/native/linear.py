@@ -93,9 +93,18 @@ class PackedLinear:
 def quantise(
     weight: Float[Tensor, "n k"],
 ) -> tuple[Int8[Tensor, "n k"], Float32[Tensor, "n"]]:
-    """Nearest integers -127..127 and the scale of each output: weight ~ scale * integer."""
+    """Nearest integers -127..127 and the scale of each output: weight ~ scale * integer.
+
+    Raises: ConfigError if a weight is infinite or not a number, which no integer stands for.
+    """
     weight = weight.detach().float()
     scales = weight.abs().amax(dim=1) / 127
+    faults = (~torch.isfinite(scales)).nonzero()
+    if len(faults):
+        raise ConfigError(
+            f"output {int(faults[0])} of a weight {list(weight.shape)} is not finite, which int8"
+            " cannot hold; repair the checkpoint, or keep it in bfloat16"
+        )
     scales = torch.where(scales > 0, scales, torch.ones_like(scales))
     return (weight / scales[:, None]).round().to(torch.int8), scales
 
