@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,8 +12,6 @@ from blockdraft.cli import options
 
 if TYPE_CHECKING:
     from blockdraft.evaluation.engines import Engine
-
-_Value = TypeVar("_Value")
 
 
 def evaluate(
@@ -95,8 +93,8 @@ def evaluate(
     from blockdraft.evaluation.tasks import load_task
 
     settings = Settings(
-        concurrency=_numbers("--concurrency", concurrency, int),
-        temperatures=_numbers("--temperature", temperature, float),
+        concurrency=options.numbers("--concurrency", concurrency, int),
+        temperatures=options.numbers("--temperature", temperature, float),
         max_tokens=max_tokens,
         top_p=top_p,
         top_k=top_k,
@@ -135,15 +133,6 @@ def _names(option: str, given: str) -> list[str]:
     if not all(names):
         raise ConfigError(f"{option} is {given!r}; give names separated by commas")
     return names
-
-
-def _numbers(option: str, given: str, kind: Callable[[str], _Value]) -> tuple[_Value, ...]:
-    from blockdraft.errors import ConfigError
-
-    try:
-        return tuple(kind(word) for word in given.split(","))
-    except ValueError as error:
-        raise ConfigError(f"{option} is {given!r}; give numbers separated by commas") from error
 
 
 #: Heads of the table's columns and how each is filled.

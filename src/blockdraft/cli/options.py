@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -107,3 +108,16 @@ def make_llm(
         log=note,
         **more,
     )
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def numbers(option: str, given: str, kind: Callable[[str], _Number]) -> tuple[_Number, ...]:
+    """A list like `1,4,16`. Raises: ConfigError naming the option."""
+    from blockdraft.errors import ConfigError
+
+    try:
+        return tuple(kind(word) for word in given.split(","))
+    except ValueError as error:
+        raise ConfigError(f"{option} is {given!r}; give numbers separated by commas") from error

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blockdraft.cli import options
-from blockdraft.cli.evaluate import _numbers
 
 if TYPE_CHECKING:
     from blockdraft.engine.llm import LLM
@@ -67,12 +66,12 @@ def plan(
     from blockdraft.evaluation.plan.plot import plan_svg
 
     settings = PlanSettings(
-        rows=_numbers("--rows", rows, int),
-        contexts=_numbers("--contexts", contexts, int),
-        concurrency=_numbers("--concurrency", concurrency, int),
+        rows=options.numbers("--rows", rows, int),
+        contexts=options.numbers("--contexts", contexts, int),
+        concurrency=options.numbers("--concurrency", concurrency, int),
         repeats=repeats,
     )
-    rates = () if acceptance is None else _numbers("--acceptance", acceptance, float)
+    rates = () if acceptance is None else options.numbers("--acceptance", acceptance, float)
     known = _acceptances(rates, from_result, task, method)
     llm: LLM = options.make_llm(
         target, drafter, dtype=dtype, exact=exact, num_draft_tokens=num_draft_tokens
