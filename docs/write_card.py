@@ -38,6 +38,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--run", type=Path, required=True, help="folder of the training run")
+    parser.add_argument(
+        "--earlier", type=Path, nargs="*", default=[], help="runs that this one went on from"
+    )
     parser.add_argument("--answers", type=Path, required=True, help="folder of the answers")
     parser.add_argument("--evaluation", type=Path, required=True, help="of blockdraft evaluate")
     parser.add_argument("--method", help="its name there; if not given, the one of these weights")
@@ -68,7 +71,7 @@ def card(args: argparse.Namespace) -> str:
     parts = [
         head(args.checkpoint),
         acceptance(result, method, about["bars"] if has_bars else {}),
-        training(args.run),
+        training(args.run, args.earlier),
         data(args.answers, about),
         checkpoint(args.checkpoint),
     ]
@@ -186,12 +189,9 @@ def _figure(value: float | None, form: str = ".2f") -> str:
     return "-" if value is None else format(value, form)
 
 
-def training(run: Path) -> list[str]:
-    """Recipe, steps and hours of a run."""
-    state = CheckpointFolder(run / "checkpoints", keep=1).read_latest()
-    if state is None:
-        raise CheckpointError(f"{run} holds no checkpoint of a run")
-    log = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
+def training(run: Path, earlier: Sequence[Path] = ()) -> list[str]:
+    """Recipe, steps and hours of a run, and of the runs it went on from."""
+    state, log = _run(run)
     steps = [row for row in log if "loss" in row]
     heldout = [row["heldout"] for row in log if "heldout" in row]
     recipe = dict(_leaves(json.loads(state["recipe"])))
@@ -203,6 +203,13 @@ def training(run: Path) -> list[str]:
         f" {recipe['batch.sequences_per_step']} sequences in {hours(steps):.1f} hours"
         f" ({_figure(speed, ',.0f')} trained slots a second).",
     ]
+    for before in earlier:
+        found, its_log = _run(before)
+        took = hours([row for row in its_log if "loss" in row])
+        num = found.get("facts", {}).get("data.num_answers")
+        of = "some" if num is None else f"{num:,}"
+        told = f"It went on from a run of {found['step']:,} steps in {took:.1f} hours on {of} of"
+        lines += ["", f"{told} the answers."]
     if heldout:
         names = ("decoded/length", "heldout/selector_length", "heldout/unary_length")
         last = {name: value for each in heldout for name, value in each.items()}
@@ -210,6 +217,15 @@ def training(run: Path) -> list[str]:
         lines += ["", f"Last held-out figures: {', '.join(told)}." if told else ""]
     settings = [f"{k} = {json.dumps(v)}" for k, v in sorted(recipe.items()) if k not in _PLACES]
     return [*lines, "", "```toml", *settings, "```"]
+
+
+def _run(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """State and log of a run."""
+    state = CheckpointFolder(folder / "checkpoints", keep=1).read_latest()
+    if state is None:
+        raise CheckpointError(f"{folder} holds no checkpoint of a run")
+    lines = (folder / "log.jsonl").read_text("utf-8").splitlines()
+    return state, [json.loads(line) for line in lines]
 
 
 def hours(steps: Rows) -> float:
