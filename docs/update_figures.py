@@ -152,6 +152,35 @@ def rivals_batch64(result: dict[str, Any]) -> str:
     )
 
 
+def evaluate(result: dict[str, Any]) -> str:
+    """README's table of what the shipped drafter does on five tasks."""
+    about, asked, rows = result["provenance"], result["settings"], result["rows"]
+    by = {(row["task"], row["method"]): row for row in rows}
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    speedups = [by[task, "dflash2"]["speedup"] for task in tasks]
+    lines = [
+        f"Five tasks, {by[tasks[0], 'plain']['num_prompts']} prompts each, greedy, at most {asked['max_tokens']} tokens, one "
+        f"request at a time, {about['dtype']}, {about['machine']['threads']} threads; plain, n-gram and DFlash 2 in turns on "
+        "the same prompts, prompts' passes included ([JSON](benchmarks/results/evaluate.json)). τ is the number of tokens that "
+        "a pass of the target commits. All texts are those of plain decoding."
+        if not any(row["num_diverged"] for row in rows)
+        else "Some texts differ from plain decoding: see the JSON.",
+        "",
+        "| task | plain, tokens/s | n-gram | n-gram τ | DFlash 2 | DFlash 2 τ (95 %) | oracle τ |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for task in tasks:
+        plain, ngram, mine = (by[task, name] for name in ("plain", "ngram", "dflash2"))
+        low, high = mine["tau_ci95"]
+        lines.append(
+            f"| {task} | {plain['tokens_per_s']:.0f} | {ngram['speedup']:.2f} times | {ngram['tau']:.2f} | "
+            f"**{mine['speedup']:.2f} times** | {mine['tau']:.2f} ({low:.2f}-{high:.2f}) | {mine['oracle_tau']:.2f} |"
+        )
+    mean = sum(speedups) / len(speedups)
+    lines.append(f"| mean of tasks | | | | **{mean:.2f} times** | | |")
+    return "\n".join(lines) + "\n"
+
+
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
@@ -166,6 +195,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
         rivals_texts,
         rivals_batch16,
         rivals_batch64,
+        evaluate,
     )
 }
 #: Plots by the file they are written to; each is made of one result.

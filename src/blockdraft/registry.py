@@ -138,7 +138,8 @@ def _load_folder(
             **reader.read_provenance(folder),
             "checkpoint_fingerprint": reader.checkpoint_fingerprint(folder),
         },
-        source=str(folder),
+        # One that comes with the package is the same one wherever that is installed.
+        source=folder.name if folder.parent == _SHIPPED else str(folder),
     )
     return drafter
 

@@ -92,7 +92,8 @@ def _find(
         return _parse(_text(path), name), None, name
     local = _local(source, data_dir)
     if local is not None:
-        return _parse(_text(local), str(local)), source, str(local)
+        # Where the folder lies is nobody else's affair: results name the file.
+        return _parse(_text(local), str(local)), source, local.name
     return _from_hub(name, source), source, source.hub[0] if source.hub else ""
 
 
