@@ -83,7 +83,8 @@ def test_drafting_changes_no_token(dtype: str, kernels: str, exact: bool, tmp_pa
         outputs = engine.generate(prompts(), GREEDY)
         assert [output.token_ids for output in outputs] == oracle, drafter.name
         accepted += sum(output.speculation.accepted for output in outputs)
-    assert accepted > 50  # drafts were taken, not only thrown away
+    # Drafts were taken, not only thrown away; there are fewer prompts where the sets are absent.
+    assert accepted > 10 * len(prompts())
 
 
 def test_float32_text_is_that_of_transformers() -> None:
