@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from blockdraft.cli.app import app
@@ -70,6 +71,8 @@ def parameters(callback: Callable[..., Any]) -> Iterator[Parameter]:
     """What a command takes, in the order of its signature."""
     hints = typing.get_type_hints(callback, include_extras=True)
     for name, parameter in inspect.signature(callback).parameters.items():
+        if hints[name] is typer.Context:
+            continue  # what was given, not something to give
         kind, info = typing.get_args(hints[name])
         if isinstance(info, ArgumentInfo):
             spelling = name.upper()

@@ -87,10 +87,17 @@ def test_different_greedy_texts_fail_after_the_table(
         (("--tasks", "gsm9k"), "no task 'gsm9k': not a name (gsm8k, "),
         (("--max-tokens", 1), "max_tokens is 1; speed needs at least 2"),
         (("--num-prompts", -1), "num_prompts is -1; it must be at least 1"),
-        (("--base-url", "localhost:1"), "base url is 'localhost:1'; it must begin with http://"),
+        (("--base-url", "localhost:1"), "--target, --dtype: of no use with --base-url"),
+        (("--model", "m"), "--model is of no use without --base-url"),
     ],
 )
 def test_wrong_usage_is_one_line(evaluate: Any, options: tuple[object, ...], message: str) -> None:
     ran = evaluate(*options)
     assert (ran.code, ran.out) == (2, "")
     assert ran.error.startswith(f"error: {message}")
+
+
+def test_a_server_is_asked_at_an_address(cli: Cli, tmp_path: Path) -> None:
+    ran = cli("evaluate", "--out", tmp_path / "R.json", "--base-url", "localhost:1")
+    assert (ran.code, ran.out) == (2, "")
+    assert "error: base url is 'localhost:1'; it must begin with http://" in ran.error

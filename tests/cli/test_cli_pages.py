@@ -42,6 +42,7 @@ def test_figures_are_written(cli: Cli, tmp_path: Path) -> None:
         (["trace", "hello", "--from", "T.json", "-o", "x.html"], 2, "give either a PROMPT"),
         (["trace", "hello"], 2, "nothing to write"),
         (["trace", "", "-o", "x.html"], 2, "the prompt is empty"),
+        (["trace", "--from", "T.json", "--seed", "1", "-o", "x.html"], 2, "--seed: of no use with"),
         (["trace", "--from", "R.json", "-o", "x.html"], 1, "is no trace"),
         (["trace", "--from", "old.json", "-o", "x.html"], 1, "of version 0"),
         (["trace", "--from", "part.json", "-o", "x.html"], 1, "has no cycles, tokens"),

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from blockdraft.drafters.draft_vocab import DraftVocab
 from blockdraft.training.head import Head
 from blockdraft.training.losses import MixedLoss
 from blockdraft.training.module import DrafterModule
-from blockdraft.training.objectives.blocks import DraftVocab, accepted_metrics
+from blockdraft.training.objectives.blocks import accepted_metrics
 from blockdraft.training.objectives.dflash import DFlashObjective
 from blockdraft.training.objectives.dflash2 import DFlash2Objective
 from tests.drafters.tiny import random_tensors, tiny_drafter_config
@@ -48,8 +49,9 @@ def test_dflash_is_a_weighted_sum_over_slots(ids: torch.Tensor | None, weighting
     for block in range(len(batch.anchors)):
         s = []
         for k in range(1, batch.token_ids.shape[1]):
-            label = int(vocab.index(batch.token_ids[block, k]))
-            used = bool(batch.is_valid[block, k]) and label >= 0
+            used = bool(batch.is_valid[block, k])
+            label = int(vocab.rows(batch.token_ids[block, k])) if used else vocab.size
+            used = used and label < vocab.size
             s.append((used, float(logp[block, k, label]) if used else 0.0))
         for k, (used, lp) in enumerate(s):
             if not used:
@@ -79,8 +81,10 @@ def test_selector_loss_with_true_predecessors(ids: torch.Tensor | None, inject: 
     extra, seen = 0.0, 0
     for block in range(len(batch.anchors)):
         for k in range(1, batch.token_ids.shape[1]):
-            label = int(vocab.index(batch.token_ids[block, k]))
-            if not batch.is_valid[block, k] or label < 0:
+            if not batch.is_valid[block, k]:
+                continue
+            label = int(vocab.rows(batch.token_ids[block, k]))
+            if label == vocab.size:
                 continue
             h = hidden[block, k]
             logits = head.weight @ h
@@ -89,7 +93,7 @@ def test_selector_loss_with_true_predecessors(ids: torch.Tensor | None, inject: 
                 if not inject:
                     continue
                 ids_[-1] = label
-            previous = int(vocab.predecessor(batch.token_ids[block, k - 1]))
+            previous = int(vocab.rows(batch.token_ids[block, k - 1]))
             left = before[previous] * (gate @ h)
             scores = logits[ids_] + after[ids_] @ left
             ce = -scores.log_softmax(-1)[ids_.index(label)]
@@ -146,10 +150,3 @@ def test_lengths_count_the_right_prefix_and_the_bonus() -> None:
     assert int(out["x_length_count"]) == 3
     assert out["x_by_position"].tolist() == [2, 3, 1, 2]
     assert out["x_by_position_count"].tolist() == [3, 3, 2, 2]
-
-
-def test_draft_vocabulary_indices() -> None:
-    vocab = DraftVocab(torch.tensor([2, 5, 9]), 12)
-    assert vocab.index(torch.tensor([5, 3, -1, 9])).tolist() == [1, -1, -1, 2]
-    assert vocab.predecessor(torch.tensor([5, 3, 9])).tolist() == [1, 3, 2]
-    assert DraftVocab(None, 12).predecessor(torch.tensor([11])).tolist() == [11]

@@ -6,9 +6,10 @@ import torch
 
 from blockdraft.data.collate import collate
 from blockdraft.data.feature_shards import FeatureSample
+from blockdraft.drafters.draft_vocab import DraftVocab
 from blockdraft.targets.base import RowBatch
 from blockdraft.training.head import Head
-from blockdraft.training.objectives.blocks import DraftVocab, slot_rows
+from blockdraft.training.objectives.blocks import slot_rows
 from blockdraft.training.teacher import Teacher
 from blockdraft.types import SamplingParams
 from tests.fakes.codec import make_llm

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from blockdraft.cache.base import DraftContext
 from blockdraft.errors import CapacityError
+from blockdraft.layers.block_layout import block_positions
 
 #: Features [n, f] and their positions [n] to keys and values, each [l, n, g, d].
 Project = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -117,8 +118,9 @@ class KVDraftContext(DraftContext):
         self.check_anchors(anchors)
         for slot, anchor in enumerate(anchors):
             self._used[slot] = max(self._used[slot], anchor + block_len)
+        # Rows of a slot are positions, so a block's places are its positions, moved to the slot.
         bases = [slot * self.num_rows + anchor for slot, anchor in enumerate(anchors)]
-        places = torch.tensor(bases)[:, None] + torch.arange(block_len)
+        places = block_positions(torch.tensor(bases), block_len)
         return places.to(self.k.device)
 
     def check_anchors(self, anchors: Sequence[int]) -> None:

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from blockdraft.evaluation.engines import Engine
 
 
+#: Options that say how our own engine runs.
+_OF_OUR_ENGINE = ("target", "methods", "candidates", "num_draft_tokens", "dtype", "exact")
+
+
 def evaluate(
+    context: typer.Context,
     out: Annotated[Path, typer.Option("--out", help="JSON file to write.")],
     tasks: Annotated[
         str,
@@ -85,6 +90,7 @@ def evaluate(
     exact: options.Exact = False,
 ) -> None:
     """Measure methods on the same prompts, in turns. Interrupted, the same command resumes."""
+    from blockdraft.errors import ConfigError
     from blockdraft.evaluation.benchmark import Settings
     from blockdraft.evaluation.engines import local_engines
     from blockdraft.evaluation.evaluate import check_equal
@@ -92,6 +98,10 @@ def evaluate(
     from blockdraft.evaluation.server_client import server_engines
     from blockdraft.evaluation.tasks import load_task
 
+    if base_url is not None:
+        options.refuse_given(context, _OF_OUR_ENGINE, "--base-url: the server decides it")
+    elif model is not None:
+        raise ConfigError("--model is of no use without --base-url; name the target with --target")
     settings = Settings(
         concurrency=options.numbers("--concurrency", concurrency, int),
         temperatures=options.numbers("--temperature", temperature, float),

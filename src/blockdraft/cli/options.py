@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -121,3 +121,23 @@ def numbers(option: str, given: str, kind: Callable[[str], _Number]) -> tuple[_N
         return tuple(kind(word) for word in given.split(","))
     except ValueError as error:
         raise ConfigError(f"{option} is {given!r}; give numbers separated by commas") from error
+
+
+def refuse_given(context: typer.Context, names: Sequence[str], why: str) -> None:
+    """Options that would be ignored are not accepted.
+
+    Args:
+        names: parameters of the command.
+        why: what makes them useless, for the message.
+    Raises: ConfigError naming those that were given.
+    """
+    from blockdraft.errors import ConfigError
+
+    flags = {p.name: max(p.opts, key=len) for p in context.command.params}
+    given = [
+        flags[name]
+        for name in names
+        if getattr(context.get_parameter_source(name), "name", "DEFAULT") == "COMMANDLINE"
+    ]
+    if given:
+        raise ConfigError(f"{', '.join(given)}: of no use with {why}; leave it out")

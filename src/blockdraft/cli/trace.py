@@ -12,6 +12,7 @@ from blockdraft.cli import options
 
 
 def trace(
+    context: typer.Context,
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; - reads it from stdin. Or give --from.")
     ] = None,
@@ -59,6 +60,9 @@ def trace(
     if out is None and json_out is None:
         raise ConfigError("nothing to write; give -o PAGE.html or --json TRACE.json, or both")
     if source is not None:
+        kept = ("prompt", "out", "json_out", "source")
+        names = [p.name for p in context.command.params if p.name and p.name not in kept]
+        options.refuse_given(context, names, "--from: the trace is made already")
         found = load_trace(source)
     else:
         assert prompt is not None

@@ -31,6 +31,7 @@ class DraftVocab:
 
     def __init__(self, ids: Int64[Tensor, "e"] | None, vocab_size: int) -> None:
         self.ids = None if ids is None else ids.contiguous()
+        self.size = vocab_size if ids is None else len(ids)
         self.row_of: Int64[Tensor, "v"] | None = None
         if ids is not None:
             # Every other token shares the row behind the last one.

@@ -15,8 +15,3 @@ from torch import Tensor
 def block_positions(anchors: Int64[Tensor, "n"], width: int) -> Int64[Tensor, "n t"]:
     """Position of each row of each block; it is also the position of the token it predicts."""
     return anchors[:, None] + torch.arange(width, device=anchors.device)
-
-
-def context_len(anchor: int) -> int:
-    """How many features a block sees: those of positions 0..anchor-1."""
-    return anchor

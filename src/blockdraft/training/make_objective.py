@@ -10,13 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from blockdraft.drafters.config import DFlashConfig
+from blockdraft.drafters.draft_vocab import DraftVocab
 from blockdraft.errors import ConfigError
 from blockdraft.targets.config import DecoderConfig
 from blockdraft.targets.sources import SourceFiles, load_weights
 from blockdraft.training.head import Head
 from blockdraft.training.losses import MixedLoss
 from blockdraft.training.objectives.base import Objective
-from blockdraft.training.objectives.blocks import DraftVocab
 from blockdraft.training.objectives.dflash import DFlashObjective
 from blockdraft.training.objectives.dflash2 import DFlash2Objective
 from blockdraft.training.position_weights import default_gamma

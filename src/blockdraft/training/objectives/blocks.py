@@ -4,37 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from blockdraft.data.collate import BlockBatch
-
-
-class DraftVocab:
-    """Target tokens to indices of the draft vocabulary, and back.
-
-    Args:
-        ids: ascending target tokens that may be drafted; None means all.
-        vocab_size: of the target.
-    """
-
-    def __init__(self, ids: Int64[Tensor, "v"] | None, vocab_size: int) -> None:
-        self.ids = ids
-        self.size = vocab_size if ids is None else len(ids)
-        self._index = torch.arange(vocab_size)
-        if ids is not None:
-            self._index = torch.full((vocab_size,), -1).index_copy_(0, ids, torch.arange(len(ids)))
-
-    def index(self, tokens: Tensor) -> Int64[Tensor, "..."]:
-        """Index of each token; -1 for those that cannot be drafted (and for -1)."""
-        self._index = self._index.to(tokens.device)
-        return self._index[tokens.clamp_min(0)].masked_fill(tokens < 0, -1)
-
-    def predecessor(self, tokens: Tensor) -> Int64[Tensor, "..."]:
-        """Row of the predecessor codebook: the one past the end is every other token's."""
-        index = self.index(tokens)
-        return index.masked_fill(index < 0, self.size)
+from blockdraft.drafters.draft_vocab import DraftVocab
 
 
 @dataclass(frozen=True)
@@ -43,7 +17,7 @@ class SlotRows:
 
     Attributes:
         is_used: slots whose token is an answer's and can be drafted [n, t].
-        labels: draft-vocabulary index of each used slot, in row order.
+        labels: row of the head of each used slot, in row order.
         predecessors: predecessor codebook row of each used slot (the true token before it).
     """
 
@@ -59,10 +33,9 @@ class SlotRows:
 
 def slot_rows(batch: BlockBatch, vocab: DraftVocab) -> SlotRows:
     """Which slots count, and their labels. A slot predicts the token at its own position."""
-    labels = vocab.index(batch.token_ids)
-    is_used = batch.is_valid & (labels >= 0)
-    before = vocab.predecessor(batch.token_ids.roll(1, 1))
-    return SlotRows(is_used, labels[is_used], before[is_used])
+    rows = vocab.rows(batch.token_ids.clamp_min(0))  # rows beyond the sample's end are not valid
+    is_used = batch.is_valid & (rows < vocab.size)
+    return SlotRows(is_used, rows[is_used], rows.roll(1, 1)[is_used])
 
 
 def accepted_metrics(

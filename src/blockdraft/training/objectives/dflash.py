@@ -10,11 +10,11 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from blockdraft.data.collate import BlockBatch
+from blockdraft.drafters.draft_vocab import DraftVocab
 from blockdraft.training.head import Head, HeadRows, head_rows
 from blockdraft.training.losses import MixedLoss
 from blockdraft.training.objectives.base import Objective, StepSums
 from blockdraft.training.objectives.blocks import (
-    DraftVocab,
     SlotRows,
     accepted_metrics,
     slot_rows,
