@@ -13,7 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from findings_figures import (
+    findings_attention,
+    findings_candidates,
+    findings_choosers,
+    findings_repeats,
+)
 from k_flat_plot import ENGINES, k_flat_svg, roofline_ms
+from selector_plot import selector_svg
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -196,11 +203,20 @@ FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
         rivals_batch16,
         rivals_batch64,
         evaluate,
+        findings_candidates,
+        findings_choosers,
+        findings_repeats,
+        findings_attention,
     )
 }
+#: Results that several blocks are made of; the others have the name of their block.
+SHARED = dict.fromkeys(
+    ("findings_candidates", "findings_choosers", "findings_repeats"), "findings_selector"
+)
 #: Plots by the file they are written to; each is made of one result.
 PLOTS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
-    "docs/findings/k_flat.svg": ("rivals_rows", k_flat_svg)
+    "docs/findings/k_flat.svg": ("rivals_rows", k_flat_svg),
+    "docs/findings/selector.svg": ("findings_selector", selector_svg),
 }
 
 
@@ -209,7 +225,7 @@ def rewrite(text: str) -> str:
 
     def block(match: re.Match[str]) -> str:
         head, name, tail = match.groups()
-        result = json.loads((RESULTS / f"{name}.json").read_text())
+        result = json.loads((RESULTS / f"{SHARED.get(name, name)}.json").read_text())
         return head + FIGURES[name](result) + tail
 
     return BLOCK.sub(block, text)
