@@ -164,6 +164,21 @@ def test_dflash_goes_on_as_dflash2(cli: Cli, recipe: Path) -> None:
     assert "num_layers 2, and the recipe 1" in deeper.error
 
 
+def test_a_draft_vocabulary_grows_and_does_not_shrink(cli: Cli, recipe: Path) -> None:
+    first = printed(cli("train", recipe))["drafter"]
+    had = set(read_zlab(first)[1]["draft_vocab_ids"].tolist())
+    on = ("--set", f"drafter.start_from={first}", "--set", f"run.out={recipe.parent / 'on'}")
+    grown = cli("train", recipe, *on, "--set", "drafter.draft_vocab_size=80")
+    ids = read_zlab(printed(grown)["drafter"])[1]["draft_vocab_ids"].tolist()
+    assert len(ids) == 80
+    assert had < set(ids)
+    whole = cli("train", recipe, *on, "--set", "drafter.draft_vocab_size=0", "--dry-run")
+    assert whole.code == 0
+    smaller = cli("train", recipe, *on, "--set", "drafter.draft_vocab_size=32")
+    assert smaller.code == 2
+    assert "draft_vocab_size is 32" in smaller.error
+
+
 def test_features_may_be_recomputed(cli: Cli, recipe: Path) -> None:
     """The same run without shards, from the answers alone."""
     answers = recipe.parent / "answers" / "answers.jsonl"

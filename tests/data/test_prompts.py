@@ -53,6 +53,39 @@ def test_ids_name_prompt_variant_and_sample(tmp_path: Path) -> None:
     assert all(0 <= sample.seed < 2**48 for sample in plan.samples)
 
 
+def test_a_match_takes_its_groups_to_the_template_and_leaves_out_the_rest(tmp_path: Path) -> None:
+    write_rows(tmp_path, {"id": "x/1", "turns": "Add {b} to\nit"}, {"id": "x/2", "turns": "No"})
+    variants = [{}, {"match": "^Add (?P<a>.+) (?P<b>to.+)", "template": "t"}]
+    plan = plan_of(
+        tmp_path, [{**A, "variants": variants}], templates={"t": "{b} {a} {c} {} <{prompt}>"}
+    )
+    assert texts(plan) == {
+        "x/1@0#0": "Add {b} to\nit",
+        "x/1@1#0": "to\nit {b} {c} {} <Add {b} to\nit>",
+        "x/2@0#0": "No",
+    }
+    assert plan.num_unmatched == 1
+
+
+@pytest.mark.parametrize(
+    ("variant", "templates", "message"),
+    [
+        ({"match": "(", "template": "t"}, {"t": "{prompt}"}, "is no regular expression"),
+        ({"match": "(?P<a>x)"}, {}, "names a, and there is no template"),
+        (
+            {"match": "(?P<a>x)(?P<b>y)", "template": "t"},
+            {"t": "{a}"},
+            r"template t does not say where \{b\} goes",
+        ),
+    ],
+)
+def test_a_match_that_cannot_be_used_is_refused(
+    tmp_path: Path, variant: dict[str, Any], templates: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_of(tmp_path, [{**A, "variants": [variant]}], templates=templates)
+
+
 @pytest.mark.parametrize(
     ("value", "text", "has_more"),
     [

@@ -76,6 +76,23 @@ def test_expanded_codebooks() -> None:
 
 
 @METHODS
+def test_a_larger_subset(method: str) -> None:
+    config = subset_config(method)
+    tensors = random_tensors(config)
+    more = sorted({*IDS.tolist(), 0, 77, 159})
+    grown_config, grown = expand_vocab(config, tensors, more)
+    check_tensors(grown_config, grown)
+    assert grown[DRAFT_VOCAB_IDS].tolist() == more
+    whole, expected = (
+        expand_vocab(*pair)[1] for pair in ((grown_config, grown), (config, tensors))
+    )
+    assert whole.keys() == expected.keys()
+    assert all(torch.equal(whole[name], expected[name]) for name in whole)
+    with pytest.raises(ValueError, match="must hold the present one"):
+        expand_vocab(config, tensors, more[:-4])
+
+
+@METHODS
 def test_whole_drafters_come_back_as_they_are(method: str) -> None:
     config = tiny_drafter_config(method)
     tensors = random_tensors(config)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from blockdraft.cache.base import DraftContext
 from blockdraft.errors import CapacityError
+from blockdraft.kernels.huge_pages import huge_zeros
 from blockdraft.layers.block_layout import block_positions
 
 #: Features [n, f] and their positions [n] to keys and values, each [l, n, g, d].
@@ -45,8 +46,8 @@ class KVDraftContext(DraftContext):
     ) -> None:
         shape = (num_layers, num_slots, max_len + block_len, num_kv_heads, head_dim)
         try:
-            self.k = torch.zeros(shape, dtype=dtype, device=device)
-            self.v = torch.zeros(shape, dtype=dtype, device=device)
+            self.k = huge_zeros(shape, dtype, device)
+            self.v = huge_zeros(shape, dtype, device)
         except RuntimeError as error:
             gib = 2 * dtype.itemsize * torch.Size(shape).numel() / 2**30
             raise CapacityError(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from blockdraft.cache.base import TargetCache
 from blockdraft.errors import CapacityError
+from blockdraft.kernels.huge_pages import huge_zeros
 
 #: Rows beyond max_len that a pass may touch: a block's padding rows, never more than this.
 PADDING_ROWS = 64
@@ -33,8 +34,8 @@ class KVCache(TargetCache):
         rows = -(-(max_len + PADDING_ROWS) // round_to) * round_to
         shape = (num_layers, num_slots, rows, num_kv_heads, head_dim)
         try:
-            self.k = torch.zeros(shape, dtype=dtype, device=device)
-            self.v = torch.zeros(shape, dtype=dtype, device=device)
+            self.k = huge_zeros(shape, dtype, device)
+            self.v = huge_zeros(shape, dtype, device)
         except RuntimeError as error:
             gib = 2 * dtype.itemsize * torch.Size(shape).numel() / 2**30
             raise CapacityError(

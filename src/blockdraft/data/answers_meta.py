@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -19,12 +18,6 @@ from blockdraft.errors import CheckpointError
 _NUM_COMPARED = 64
 
 _PACKAGES = ("blockdraft", "torch", "tokenizers")
-
-
-def template_hash(info: SourceInfo) -> str | None:
-    """SHA-256 of the target's chat template; None where it has none."""
-    template = info.codec.chat_template
-    return None if template is None else hashlib.sha256(template.encode()).hexdigest()
 
 
 def settle_meta(recipe: AnswersRecipe, info: SourceInfo, *, has_answers: bool) -> None:
@@ -73,7 +66,7 @@ def _meta(recipe: AnswersRecipe, info: SourceInfo) -> dict[str, Any]:
     return {
         "target": info.name,
         "fingerprint": info.fingerprint,
-        "template_sha256": template_hash(info),
+        "template_sha256": info.codec.template_sha256,
         "max_tokens": recipe.max_tokens,
         "engine": info.describe,
         "versions": {name: version(name) for name in _PACKAGES},

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockdraft.data.recipe import PLACEHOLDER, AnswersRecipe, Source, Variant
+from blockdraft.data.recipe import AnswersRecipe, Source, Variant
 from blockdraft.errors import CheckpointError, ConfigError
+
+_PLACE = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,13 @@ class Plan:
 
     Attributes:
         num_too_long: samples whose prompt has more characters than allowed.
+        num_unmatched: samples whose prompt lacks what their variant's `match` looks for.
         num_later_turns: prompts with more user turns than the first, which alone is asked.
     """
 
     samples: tuple[Sample, ...]
     num_too_long: int = 0
+    num_unmatched: int = 0
     num_later_turns: int = 0
 
 
@@ -55,6 +60,9 @@ def make_plan(recipe: AnswersRecipe) -> Plan:
             counts["later"] += has_more
             for number, variant in enumerate(source.variants):
                 put = put_prompt(text, variant, recipe.templates)
+                if put is None:
+                    counts["unmatched"] += variant.num_samples
+                    continue
                 if len(put) > recipe.max_prompt_chars:
                     counts["long"] += variant.num_samples
                     continue
@@ -64,16 +72,26 @@ def make_plan(recipe: AnswersRecipe) -> Plan:
                 ]
     _check_ids(samples)
     samples.sort(key=lambda sample: _place(sample.id, recipe.order_seed))
-    return Plan(tuple(samples[: recipe.max_samples]), counts["long"], counts["later"])
+    return Plan(
+        tuple(samples[: recipe.max_samples]),
+        num_too_long=counts["long"],
+        num_unmatched=counts["unmatched"],
+        num_later_turns=counts["later"],
+    )
 
 
-def put_prompt(text: str, variant: Variant, templates: Mapping[str, str]) -> str:
-    """A prompt as the variant puts it."""
+def put_prompt(text: str, variant: Variant, templates: Mapping[str, str]) -> str | None:
+    """A prompt as the variant puts it; None where the variant's `match` is not in it."""
+    found = None if variant.match is None else re.search(variant.match, text, re.DOTALL)
+    if variant.match is not None and found is None:
+        return None
     if variant.cut_before is not None:
         text = text.split(variant.cut_before, 1)[0]
-    if variant.template is not None:
-        text = templates[variant.template].replace(PLACEHOLDER, text)
-    return text
+    if variant.template is None:
+        return text
+    places = {"prompt": text} | (found.groupdict(default="") if found else {})
+    # In one go: what a prompt says is never taken for a place.
+    return _PLACE.sub(lambda m: places.get(m[1], m[0]), templates[variant.template])
 
 
 def read_prompts(source: Source, data_folder: Path) -> Iterator[tuple[str, str, bool]]:

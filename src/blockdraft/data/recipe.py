@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +14,6 @@ from blockdraft.types import SamplingParams
 #: Folder of prompt files where a recipe names none.
 DATA_ENV = "BLOCKDRAFT_DATA"
 
-PLACEHOLDER = "{prompt}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
@@ -22,12 +21,16 @@ class Variant:
 
     Attributes:
         template: name of one of the recipe's templates; None leaves the prompt as it is.
+        match: a regular expression (Python's, "." takes line ends too) that is looked for in the
+            prompt; its named groups go to `{name}` in the template. Prompts without it are left out
+            of this variant, and counted.
         cut_before: the prompt ends where this text begins, if it holds it.
         temperature: 0 is greedy.
         num_samples: answers drawn of each prompt.
     """
 
     template: str | None = None
+    match: str | None = None
     cut_before: str | None = None
     temperature: float = 0.0
     num_samples: int = 1
@@ -40,6 +43,24 @@ class Variant:
             raise ConfigError(
                 f"num_samples is {self.num_samples} at temperature 0, where all are alike; "
                 "take one, or a higher temperature"
+            )
+        if self.match is not None:
+            self._check_match(self.match)
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """What `match` takes out of a prompt."""
+        return () if self.match is None else tuple(re.compile(self.match).groupindex)
+
+    def _check_match(self, pattern: str) -> None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(f"match {pattern!r} is no regular expression: {error}") from error
+        if self.group_names and self.template is None:
+            raise ConfigError(
+                f"match {pattern!r} names {', '.join(self.group_names)}, and there is no template "
+                "that they go into"
             )
 
 
@@ -129,7 +150,7 @@ class AnswersRecipe:
         out: folder of `answers.jsonl` and the shards; may exist, then the run is resumed.
         sources: where prompts come from.
         data_dir: folder of the sources' files; None takes $BLOCKDRAFT_DATA, else `data`.
-        templates: texts by name, each with {prompt} in it.
+        templates: texts by name, each with {prompt} or the groups of a variant's `match` in it.
         max_tokens: of an answer.
         max_prompt_chars, max_prompt_len: longer prompts (in characters as put, in tokens as
             encoded) are left out and counted.
@@ -157,9 +178,7 @@ class AnswersRecipe:
     def __post_init__(self) -> None:
         self._check_sizes()
         self._check_sources()
-        for name, text in self.templates.items():
-            if PLACEHOLDER not in text:
-                raise ConfigError(f"template {name} does not say where {PLACEHOLDER} goes")
+        self._check_templates()
         if self.server is not None and self.features.layer_ids:
             raise ConfigError(
                 "a server does not give hidden states; leave features.layer_ids empty "
@@ -175,6 +194,18 @@ class AnswersRecipe:
         for name in ("max_tokens", "max_prompt_chars", "max_prompt_len", "batch_size", "window"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+
+    def _check_templates(self) -> None:
+        """Every template says where the prompt goes, or all the groups that a variant takes."""
+        groups: dict[str, set[str]] = {name: set() for name in self.templates}
+        for variant in (variant for source in self.sources for variant in source.variants):
+            if variant.template is not None:
+                groups[variant.template].update(variant.group_names)
+        for name, text in self.templates.items():
+            missing = [f"{{{group}}}" for group in sorted(groups[name] or {"prompt"})]
+            missing = [place for place in missing if place not in text]
+            if missing:
+                raise ConfigError(f"template {name} does not say where {', '.join(missing)} goes")
 
     def _check_sources(self) -> None:
         names = [source.name for source in self.sources]

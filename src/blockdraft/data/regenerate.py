@@ -35,6 +35,7 @@ class Summary:
         num_length_cut, num_looping: of all answers in the file, those cut at `max_tokens`, and
             those that go round in circles.
         num_too_long: samples left out because their prompt is too long.
+        num_unmatched: samples left out because their prompt lacks what their variant matches.
         num_later_turns: prompts of several user turns, of which the first alone was asked.
         num_failed: samples whose answer failed; the next run asks them again.
         stopped_by: "disk" where the run ended before its plan.
@@ -48,6 +49,7 @@ class Summary:
     num_length_cut: int = 0
     num_looping: int = 0
     num_too_long: int = 0
+    num_unmatched: int = 0
     num_later_turns: int = 0
     num_failed: int = 0
     seconds: float = 0.0
@@ -161,6 +163,7 @@ def _opening(recipe: AnswersRecipe, plan: Plan, num_resumed: int) -> Summary:
         num_planned=len(plan.samples),
         num_resumed=num_resumed,
         num_too_long=plan.num_too_long,
+        num_unmatched=plan.num_unmatched,
         num_later_turns=plan.num_later_turns,
     )
 

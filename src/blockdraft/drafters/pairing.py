@@ -12,14 +12,20 @@ from blockdraft.types import TargetInfo
 #: What a checkpoint records of the target it was trained for.
 TARGET_NAME = "target_name"
 TARGET_FINGERPRINT = "target_fingerprint"
+TEMPLATE_SHA256 = "template_sha256"
 
 #: SHA-256 of the checkpoint's own weights file: found when it is read, never recorded in it.
 CHECKPOINT_FINGERPRINT = "checkpoint_fingerprint"
 
 
-def record_target(target: TargetInfo) -> dict[str, str]:
-    """What to write into a checkpoint about the target it is made for."""
-    return {TARGET_NAME: target.name, TARGET_FINGERPRINT: target.fingerprint}
+def record_target(target: TargetInfo, template_sha256: str | None) -> dict[str, str]:
+    """What to write into a checkpoint about the target it is made for.
+
+    Args:
+        template_sha256: of the target's chat template; None if it has none.
+    """
+    found = {TARGET_NAME: target.name, TARGET_FINGERPRINT: target.fingerprint}
+    return found if template_sha256 is None else {**found, TEMPLATE_SHA256: template_sha256}
 
 
 def check_pairing(

@@ -83,7 +83,12 @@ def write_new_drafter(
         ) from error
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
         whole = Path(scratch) / folder.name
-        write_zlab(whole, config, tensors, {**record_target(info), "trained_steps": "0"})
+        write_zlab(
+            whole,
+            config,
+            tensors,
+            {**record_target(info, source.codec().template_sha256), "trained_steps": "0"},
+        )
         whole.rename(folder)
     num_parameters = sum(t.numel() for t in tensors.values() if t.is_floating_point())
     return {

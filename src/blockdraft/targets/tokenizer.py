@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -65,6 +66,13 @@ class TextCodec:
         self.special_tokens = dict(special_tokens or {})
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
+
+    @property
+    def template_sha256(self) -> str | None:
+        """Names the chat template; None if there is none."""
+        if self.chat_template is None:
+            return None
+        return hashlib.sha256(self.chat_template.encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """Token ids of raw text, with the begin token if the tokenizer has that rule."""

@@ -192,20 +192,17 @@ def _draft_vocab(
 ) -> tuple[list[int] | None, float]:
     """The draft vocabulary (None: all), and its share of the answers' tokens."""
     size, stored = recipe.drafter.draft_vocab_size, stored_draft_vocab(recipe.drafter)
-    if recipe.drafter.start_from and len(stored or ()) != size:
+    total = source_info(source).vocab_size
+    if recipe.drafter.start_from and (size or total) < len(stored or range(total)):
         raise ConfigError(
-            f"drafter.draft_vocab_size is {size}, and that of {recipe.drafter.start_from}"
-            f" {len(stored or ())}; set it to that"
+            f"drafter.draft_vocab_size is {size or total}, and that of {recipe.drafter.start_from}"
+            f" {len(stored or range(total))}; it can grow, and not shrink"
         )
     if not size:
         return None, 1.0
-    if stored is not None:
-        known = set(stored)
-        tokens = [token in known for answer in answers for token in answer.token_ids]
-        return stored, sum(tokens) / max(1, len(tokens))
     mask = mask_token(recipe.drafter, source)
-    total = source_info(source).vocab_size
-    return draft_vocabulary(answers, size, source.end_ids, (mask,), total)
+    always = (*source.end_ids, *(stored or ()))
+    return draft_vocabulary(answers, size, always, (mask,), total)
 
 
 def _stream(recipe: TrainRecipe, data: Data, world: World) -> BlockStream:
@@ -255,7 +252,8 @@ def _export(
     dtype: torch.dtype,
 ) -> Export:
     """Writes the drafter in the precision it was trained in."""
-    folder, record = Path(recipe.run.out) / DRAFTER_FOLDER, record_target(source_info(source))
+    folder = Path(recipe.run.out) / DRAFTER_FOLDER
+    record = record_target(source_info(source), source.codec().template_sha256)
 
     def export(step: int, module: nn.Module) -> None:
         assert isinstance(module, DrafterModule)

@@ -15,6 +15,7 @@ from blockdraft.drafters.init import init_drafter
 from blockdraft.errors import ConfigError
 from blockdraft.interop.new_drafter import find_mask_token
 from blockdraft.interop.zlab import read_zlab
+from blockdraft.interop.zlab_expand import expand_vocab
 from blockdraft.targets.load import source_info
 from blockdraft.targets.sources import SourceFiles
 from blockdraft.training.recipe import DrafterRecipe
@@ -72,7 +73,7 @@ def new_drafter(
         copy_layers_from=source.weights if recipe.copy_layers and not recipe.start_from else None,
     )
     if recipe.start_from:
-        return config, tensors | _checkpoint(recipe.start_from, config)
+        return config, tensors | _checkpoint(recipe.start_from, config, draft_vocab_ids)
     if recipe.copy_layers:
         has_norm = any(name.endswith("self_attn.q_norm.weight") for name in source.weights)
         tensors = warm_start(config, tensors, features, has_qk_norm=has_norm, seed=seed)
@@ -80,19 +81,31 @@ def new_drafter(
 
 
 def stored_draft_vocab(recipe: DrafterRecipe) -> list[int] | None:
-    """The draft vocabulary of the checkpoint to go on from; None if there is none."""
+    """The draft vocabulary of the checkpoint to go on from; None if there is none, or all."""
     if not recipe.start_from:
         return None
     ids = read_zlab(recipe.start_from)[1].get(DRAFT_VOCAB_IDS)
     return None if ids is None else [int(i) for i in ids]
 
 
-def _checkpoint(folder: str, config: DFlashConfig) -> dict[str, Tensor]:
-    """Tensors of a checkpoint of the same shape; parts that it lacks stay at their start."""
+def _checkpoint(
+    folder: str, config: DFlashConfig, draft_vocab_ids: Sequence[int] | None
+) -> dict[str, Tensor]:
+    """Tensors of a checkpoint of the same shape, its draft vocabulary grown to the recipe's.
+
+    Parts that it lacks stay at their start.
+    """
     found, tensors = read_zlab(folder)
+    _check_shape(folder, found, config)
+    if found.draft_vocab_size != config.draft_vocab_size:
+        tensors = expand_vocab(found, tensors, draft_vocab_ids)[1]
+    return {name: t.float() if t.is_floating_point() else t for name, t in tensors.items()}
+
+
+def _check_shape(folder: str, found: DFlashConfig, config: DFlashConfig) -> None:
     mine, theirs = _shared(config), _shared(found)
     if found.method == config.method:
-        mine, theirs = dataclasses.asdict(config), dataclasses.asdict(found)
+        mine, theirs = _sizes(config), _sizes(found)
     differing = [name for name in mine if mine[name] != theirs[name]]
     if differing or (found.has_selector and not config.has_selector):
         name = differing[0] if differing else "method"
@@ -100,9 +113,13 @@ def _checkpoint(folder: str, config: DFlashConfig) -> dict[str, Tensor]:
             f"drafter.start_from {folder} has {name} {getattr(found, name)!r}, and the recipe"
             f" {getattr(config, name)!r}; set the recipe's to the checkpoint's"
         )
-    return {name: t.float() if t.is_floating_point() else t for name, t in tensors.items()}
 
 
 def _shared(config: DFlashConfig) -> Mapping[str, Any]:
+    return {name: value for name, value in _sizes(config).items() if name not in _MAY_DIFFER}
+
+
+def _sizes(config: DFlashConfig) -> Mapping[str, Any]:
+    """What must be the same; a draft vocabulary may grow, and that it does is checked before."""
     fields = dataclasses.asdict(config)
-    return {name: value for name, value in fields.items() if name not in _MAY_DIFFER}
+    return {name: value for name, value in fields.items() if name != "draft_vocab_size"}

@@ -100,6 +100,14 @@ def test_other_weights_of_the_target(trained: Trained, drafter: Path, tmp_path: 
     assert "(weights f), not for" in what
 
 
+def test_another_chat_template_than_at_training(trained: Trained, drafter: Path) -> None:
+    weights = drafter / "model.safetensors"
+    assert len(trained.subject(drafter).provenance["template_sha256"]) == 64
+    respoil(weights, lambda _: None, **{"blockdraft.template_sha256": "f"})
+    finding = found(trained.examine(trained.subject(drafter)), "template")
+    assert "chat template is another" in finding.what
+
+
 def test_a_target_of_another_shape_ends_the_examination(trained: Trained, tmp_path: Path) -> None:
     other = write_target(tmp_path / "other", vocab_size=300)
     report = Report(check_records(trained.subject(target=other), torch.float32))

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import mmap
 from math import prod
 
 import torch
 from torch import Tensor
 
+from blockdraft.kernels.huge_pages import huge_bytes
+
 _ALIGN = 64
-_HUGE_PAGE = 2 * 1024 * 1024
 
 
 class WeightArena:
-    """Hands out tensors from one mapping, which lives as long as any of them does.
-
-    A weight is read once a pass, so small pages cost a table walk every 4 KiB; huge pages are
-    asked for where the system has them.
-    """
+    """Hands out tensors from one mapping, which lives as long as any of them does."""
 
     def __init__(self, num_bytes: int) -> None:
         self.num_bytes = num_bytes
         self._used = 0
-        # Private: shared anonymous memory gets no huge pages on most systems.
-        mapping = mmap.mmap(-1, num_bytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            mapping.madvise(mmap.MADV_HUGEPAGE)
-        memory = torch.frombuffer(mapping, dtype=torch.uint8)
-        offset = -memory.data_ptr() % _HUGE_PAGE
-        self._memory = memory[offset : offset + num_bytes]
+        self._memory = huge_bytes(num_bytes)
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """An uninitialised tensor, its start aligned to a cache line."""

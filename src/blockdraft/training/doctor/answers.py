@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,7 +53,7 @@ def template_findings(
         yield ok("template", "the target has none: prompts are raw text")
         return
     recorded = (meta or {}).get("template_sha256")
-    if recorded not in (None, hashlib.sha256(codec.chat_template.encode()).hexdigest()):
+    if recorded not in (None, codec.template_sha256):
         what = "the answers were made with another chat template than the target has now"
         yield fault("template", what, f"give the target its old template, or {_REGENERATE}")
         return

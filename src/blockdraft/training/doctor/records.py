@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from blockdraft.drafters.pairing import TARGET_FINGERPRINT, TARGET_NAME
+from blockdraft.drafters.pairing import TARGET_FINGERPRINT, TARGET_NAME, TEMPLATE_SHA256
 from blockdraft.errors import UnsupportedError
 from blockdraft.layers.rope import RopeConfig
 from blockdraft.targets.load import source_info
@@ -31,6 +31,7 @@ def check_records(subject: Subject, run_dtype: torch.dtype) -> list[Finding]:
     """All looks at files alone."""
     looks: list[Callable[[], Iterator[Finding]]] = [
         lambda: target_findings(subject),
+        lambda: template_findings(subject),
         lambda: edit_findings(subject),
         lambda: mask_findings(subject),
         lambda: rope_findings(subject),
@@ -65,6 +66,14 @@ def target_findings(subject: Subject) -> Iterator[Finding]:
         yield fault("target", what, f"give --target {made_for}, or train a drafter for this one")
     else:
         yield ok("target", f"made for {info.name} (weights {recorded[:12]})")
+
+
+def template_findings(subject: Subject) -> Iterator[Finding]:
+    """Was the drafter made for prompts as the target's chat template writes them now?"""
+    recorded, present = subject.provenance.get(TEMPLATE_SHA256), subject.source.codec()
+    if recorded is not None and recorded != present.template_sha256:
+        what = "the target's chat template is another than the one the drafter was made for"
+        yield fault("template", what, "give the target its old template, or train on new answers")
 
 
 def edit_findings(subject: Subject) -> Iterator[Finding]:

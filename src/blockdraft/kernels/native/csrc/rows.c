@@ -3,6 +3,10 @@
 
 #include "run.h"
 
+/* Heads of rows that a thread stores before it takes more. */
+#define MAX_GRAIN 8
+#define LINE 32 /* values in a cache line */
+
 /* Row `id` of a matrix that was packed as a linear layer, from its pairs of inputs. */
 static void unpack_row(const bd_linear *linear, int64_t id, uint16_t *out) {
     const uint16_t *block = linear->packed + id / BD_BLOCK * BD_BLOCK * linear->k_padded;
@@ -71,34 +75,67 @@ static void store_queries(const bd_run *run, const bd_place *place) {
     }
 }
 
+typedef struct {
+    uint16_t *key, *value;
+} bd_kept;
+
+static bd_kept kept_at(const bd_run *run, const bd_place *place, int keeps_rows) {
+    int dim = run->model->head_dim, kv_heads = run->model->num_kv_heads;
+    ptrdiff_t slot = (ptrdiff_t)place->layer * run->cache.num_slots + place->sequence->slot;
+    ptrdiff_t row = keeps_rows ? slot * run->cache.max_len + place->position : place->row;
+    ptrdiff_t at = (row * kv_heads + place->kv_head) * dim;
+    return keeps_rows ? (bd_kept){run->cache.keys + at, run->cache.values + at}
+                      : (bd_kept){run->keys + at, run->values + at};
+}
+
 static void store_key_and_value(const bd_run *run, const bd_place *place, int keeps_rows) {
     const bd_model *model = run->model;
     int dim = model->head_dim, kv_heads = model->num_kv_heads;
     float *x = run->qkv + (ptrdiff_t)place->row * run->qkv_padded +
                (model->num_heads + place->kv_head) * dim;
-    ptrdiff_t slot = (ptrdiff_t)place->layer * run->cache.num_slots + place->sequence->slot;
-    ptrdiff_t row = keeps_rows ? slot * run->cache.max_len + place->position : place->row;
-    ptrdiff_t at = (row * kv_heads + place->kv_head) * dim;
+    bd_kept kept = kept_at(run, place, keeps_rows);
     if (model->layers[place->layer].k_norm)
         run->kernels->norm_head(x, model->layers[place->layer].k_norm, dim, model->norm_eps);
-    run->kernels->rotate(x, place->cosine, place->sine, dim, dim,
-                         (keeps_rows ? run->cache.keys : run->keys) + at);
-    run->kernels->narrow(x + kv_heads * dim, dim, dim,
-                         (keeps_rows ? run->cache.values : run->values) + at);
+    run->kernels->rotate(x, place->cosine, place->sine, dim, dim, kept.key);
+    run->kernels->narrow(x + kv_heads * dim, dim, dim, kept.value);
+}
+
+/* Rows of a cache were never near: all that a thread is to write is asked for before the first. */
+static void ask_for(const bd_kept *kept, int head_dim) {
+    for (int i = 0; i < head_dim; i += LINE) {
+        __builtin_prefetch(kept->key + i, 1);
+        __builtin_prefetch(kept->value + i, 1);
+    }
+}
+
+static int grain_of_rows(const bd_run *run, int count) {
+    int grain = count / (run->num_threads * 4);
+    return grain < 1 ? 1 : grain < MAX_GRAIN ? grain : MAX_GRAIN;
 }
 
 void bd_store_rows(bd_thread *t, int layer, int is_context) {
     const bd_run *run = t->run;
-    int kv_heads = run->model->num_kv_heads, used = run->model->num_heads * run->model->head_dim;
+    const bd_model *model = run->model;
+    int kv_heads = model->num_kv_heads, used = model->num_heads * model->head_dim;
+    int keeps_rows = is_context || model->keeps_rows, count = run->num_rows * kv_heads;
     int first, last;
-    while (bd_take(t, run->num_rows * kv_heads, 1, &first, &last)) {
-        bd_place place = place_of(run, layer, first / kv_heads, first % kv_heads);
-        store_key_and_value(run, &place, is_context || run->model->keeps_rows);
-        if (is_context) continue;
-        store_queries(run, &place);
-        if (place.kv_head == 0)
-            for (int i = used; i < run->heads_padded; i++)
-                run->heads[(ptrdiff_t)place.row * run->heads_padded + i] = 0;
+    while (bd_take(t, count, grain_of_rows(run, count), &first, &last)) {
+        bd_place places[MAX_GRAIN];
+        for (int i = first; i < last; i++) {
+            bd_place *place = &places[i - first];
+            *place = place_of(run, layer, i / kv_heads, i % kv_heads);
+            bd_kept kept = kept_at(run, place, keeps_rows);
+            ask_for(&kept, model->head_dim);
+        }
+        for (int i = first; i < last; i++) {
+            const bd_place *place = &places[i - first];
+            store_key_and_value(run, place, keeps_rows);
+            if (is_context) continue;
+            store_queries(run, place);
+            if (place->kv_head == 0)
+                for (int j = used; j < run->heads_padded; j++)
+                    run->heads[(ptrdiff_t)place->row * run->heads_padded + j] = 0;
+        }
     }
     bd_end_phase(t);
 }
