@@ -102,17 +102,18 @@ def findings_attention(result: dict[str, Any]) -> str:
         f"{_asked(result)}; mean over heads, drafted rows and cycles "
         "([JSON](../../benchmarks/results/findings_attention.json)).",
         "",
-        "| drafter | layer | own block | itself | the anchor's row | other slots | "
-        "context | as many rows just before | older |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| drafter | layer | own block | of the first slot | of the last slot | itself | "
+        "the anchor's row | other slots | as many rows just before | older |",
+        f"|---|{'---|' * 9}",
     ]
     for row in result["rows"]:
         name = f"{row['drafter']} ({'with' if row['has_convolution'] else 'without'} convolution)"
-        for i, own in enumerate(row["layers"]):
-            block = own["itself"] + own["anchor"] + own["slots"]
-            cells = (own["itself"], own["anchor"], own["slots"], own["recent"] + own["older"])
-            shown = " | ".join(f"{value:.2%}" for value in (*cells, own["recent"], own["older"]))
-            lines.append(f"| {name} | {i + 1} | **{block:.2%}** | {shown} |")
+        layers = zip(row["layers"], row["layers_by_row"], strict=True)
+        for i, (own, (_, *slots)) in enumerate(layers):
+            parts = (own[part] for part in ("itself", "anchor", "slots", "recent", "older"))
+            values = (_block(own), _block(slots[0]), _block(slots[-1]), *parts)
+            first, *others = (f"{value:.1%}" for value in values)
+            lines.append(f"| {name} | {i + 1} | **{first}** | {' | '.join(others)} |")
     lines.append("")
     for row in result["rows"]:
         width, context = len(row["layers_by_row"][0]), row["mean_context_len"]
@@ -122,6 +123,10 @@ def findings_attention(result: dict[str, Any]) -> str:
             f"{width / (width + context):.1%}."
         )
     return "\n".join(lines) + "\n"
+
+
+def _block(row: dict[str, float]) -> float:
+    return row["itself"] + row["anchor"] + row["slots"]
 
 
 def _asked(result: dict[str, Any]) -> str:

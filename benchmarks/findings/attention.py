@@ -67,7 +67,11 @@ def measure(
     watch = AttentionWatch(backbone.kernels, config.num_layers, 1 + drafter.num_draft_tokens)
     backbone.kernels = watch
     engine = LLM.from_parts(llm.loaded, drafter, RunnerLimits(max_batch_size=1))
-    outputs = engine.generate([each.text for each in asked], SamplingParams(max_tokens=num_tokens))
+    outputs = engine.generate(
+        [each.text for each in asked],
+        SamplingParams(max_tokens=num_tokens),
+        on_output=lambda i, _: print(f"  {i + 1} of {len(asked)}", file=sys.stderr, flush=True),
+    )
     by_row = watch.figures()
     cycles = sum(output.speculation.cycles for output in outputs)
     row = {
