@@ -103,7 +103,7 @@ def findings_attention(result: dict[str, Any]) -> str:
         "([JSON](../../benchmarks/results/findings_attention.json)).",
         "",
         "| drafter | layer | own block | of the first slot | of the last slot | itself | "
-        "the anchor's row | other slots | as many rows just before | older |",
+        "the anchor's row | other slots | context: as many rows just before | older |",
         f"|---|{'---|' * 9}",
     ]
     for row in result["rows"]:
