@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-THREADS ?= $(shell nproc 2>/dev/null || echo 2)
+# One worker a core, four at most: each holds the default target.
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n < 4 ? n : 4 )))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint browser bench docs clean
@@ -34,10 +35,10 @@ demo: $(VENV)/.installed ## Set up, pull the default target, generate with and w
 
 test: $(VENV)/.dev ## Set up and run every test
 	@$(BIN)/blockdraft pull smollm2-135m
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 check: lint ## Lint, types, import rules and the fast tests: before every commit
-	@$(BIN)/python -m pytest -m "not slow and not real"
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow and not real"
 
 lint: $(VENV)/.dev ## Lint, types and import rules
 	@$(BIN)/ruff format --check .
@@ -55,6 +56,8 @@ browser: $(VENV)/.dev ## Install a Chromium for the tests of the report and trac
 bench: $(VENV)/.dev ## Measure everything that README and docs state; writes benchmarks/results
 	@$(BIN)/python -m benchmarks.decode_speed --out benchmarks/results/decode_speed.json
 	@$(BIN)/python -m benchmarks.greedy_equality --out benchmarks/results/greedy_equality.json
+	@$(BIN)/python -m benchmarks.findings.selector --out benchmarks/results/findings_selector.json
+	@$(BIN)/python -m benchmarks.findings.attention --out benchmarks/results/findings_attention.json
 	@$(MAKE) --no-print-directory docs
 
 docs: $(VENV)/.dev ## Rewrite the figures in README and docs from benchmarks/results

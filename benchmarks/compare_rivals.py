@@ -7,6 +7,7 @@
     python -m benchmarks.compare_rivals texts ..      # whether llama.cpp writes the same text
     python -m benchmarks.compare_rivals batch16 --vllm-python VENV/bin/python
     python -m benchmarks.compare_rivals batch64
+    python -m benchmarks.compare_rivals regenerate    # prompts of the answer recipe
 
 All run the same dequantised bfloat16 weights on the same token ids, each in a process of its own,
 one at a time, round by round. Results: benchmarks/results/rivals_SECTION.json.

@@ -53,11 +53,19 @@ def main() -> None:
             "mean_acceptance_length": spec.mean_acceptance_length,
         }
 
-    def batch(prompts: list[list[int]], tokens: int, end_ids: Sequence[int]) -> dict[str, Any]:
-        start = time.perf_counter()
-        outputs = llm.generate(prompts, params(tokens, end_ids))
-        seconds = time.perf_counter() - start
-        return {"seconds": seconds, "tokens": sum(len(out.token_ids) for out in outputs)}
+    def batch(
+        prompts: list[list[int]],
+        tokens: int,
+        end_ids: Sequence[int],
+        record_layer_ids: Sequence[int] = (),
+    ) -> dict[str, Any]:
+        start, total = time.perf_counter(), 0
+        asked = llm.generate_each(
+            prompts, params(tokens, end_ids), record_layer_ids=tuple(record_layer_ids)
+        )
+        for _, output in asked:
+            total += len(output.token_ids)
+        return {"seconds": time.perf_counter() - start, "tokens": total}
 
     @functools.cache
     def cached(context: tuple[int, ...]) -> TargetCache:

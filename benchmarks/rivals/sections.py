@@ -18,10 +18,15 @@ from safetensors.torch import save_file
 from benchmarks.decode_speed import SUMMARISE
 from benchmarks.harness import alternate, read_bandwidth_gb_s, write_result
 from benchmarks.rivals.process import Rival
+from blockdraft.config import load_recipe
+from blockdraft.data.prompts import make_plan
+from blockdraft.data.recipe import AnswersRecipe
 from blockdraft.errors import ConfigError
 from blockdraft.targets.sources import load_weights, resolve
 
 SETS = ("gsm8k", "math500", "humaneval", "mbpp", "mt_bench")
+ANSWERS = Path(__file__).resolve().parents[2] / "recipes" / "smollm2-135m" / "answers.toml"
+NUM_REGENERATED = 96
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 
 
@@ -207,12 +212,54 @@ def batch64(args: argparse.Namespace) -> None:
         _write(args, engines, {"tokens_per_s": rates, "over_transformers": ratio})
 
 
+def regenerate(args: argparse.Namespace) -> None:
+    """Prompts of the answer recipe: our engine with hidden states against transformers without.
+
+    Both get the same prompts, sorted by length, and the same limit; transformers in batches of 48.
+    """
+    recipe = load_recipe(ANSWERS, AnswersRecipe)
+    source = resolve(args.target)
+    codec, end_ids = source.codec(), list(source.end_ids)
+    samples = [each for each in make_plan(recipe).samples if each.temperature == 0.0]
+    asked = [codec.encode_chat([{"role": "user", "content": s.prompt}]) for s in samples[:192]]
+    prompts = sorted((ids for ids in asked if len(ids) <= args.context), key=len)[:NUM_REGENERATED]
+    with ExitStack() as stack:
+        engines = {
+            "blockdraft": _ours(args, stack, "--batch", str(recipe.batch_size)),
+            "transformers": stack.enter_context(Rival("hf", args.target, threads=args.threads)),
+        }
+        layer_ids = {"record_layer_ids": list(recipe.features.layer_ids)}
+        rates = alternate(
+            {
+                "blockdraft": _batch_rate(
+                    engines["blockdraft"], prompts, args.tokens, end_ids, **layer_ids
+                ),
+                "transformers": _batch_rate(
+                    engines["transformers"], prompts, args.tokens, end_ids, size=48
+                ),
+            },
+            args.rounds,
+        )
+        ratio = rates["blockdraft"]["median"] / rates["transformers"]["median"]
+        _write(args, engines, {"tokens_per_s": rates, "over_transformers": ratio})
+
+
 def _batch_rate(
-    engine: Rival, prompts: list[list[int]], tokens: int, end_ids: Sequence[int]
+    engine: Rival,
+    prompts: list[list[int]],
+    tokens: int,
+    end_ids: Sequence[int],
+    size: int | None = None,
+    **more: Any,
 ) -> Callable[[], float]:
+    """Tokens/s over all prompts, `size` of them at a time."""
+    step = size or len(prompts)
+    batches = [prompts[i : i + step] for i in range(0, len(prompts), step)]
+
     def measure() -> float:
-        answer = engine.ask("batch", prompts=prompts, tokens=tokens, end_ids=list(end_ids))
-        return float(answer["tokens"] / answer["seconds"])
+        asked = {"tokens": tokens, "end_ids": list(end_ids), **more}
+        answers = [engine.ask("batch", prompts=batch, **asked) for batch in batches]
+        return float(sum(a["tokens"] for a in answers) / sum(a["seconds"] for a in answers))
 
     return measure
 
@@ -273,5 +320,6 @@ def _write(args: argparse.Namespace, engines: dict[str, Rival], result: dict[str
 
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
-    section.__name__: section for section in (decode, rows, ngram, texts, batch16, batch64)
+    section.__name__: section
+    for section in (decode, rows, ngram, texts, batch16, batch64, regenerate)
 }
