@@ -39,5 +39,5 @@ def test_a_view_keeps_the_memory() -> None:
 
 @pytest.mark.parametrize("count", [2**46, 2**62])
 def test_more_than_there_is_is_an_error(count: int) -> None:
-    with pytest.raises(RuntimeError, match="no .* bytes"):
+    with pytest.raises(RuntimeError, match=r"no \d+ bytes"):
         huge_zeros((count,), torch.float32, CPU)

@@ -69,6 +69,7 @@ def check_lossless(
         ),
     ] = None,
     exact: options.Exact = False,
+    weights: options.Weights = None,
     out: Annotated[Path | None, typer.Option("--out", help="JSON file to write.")] = None,
 ) -> None:
     """Does drafting change the output? Compares greedy texts, tests the law of sampled tokens."""
@@ -107,11 +108,12 @@ def check_lossless(
             exact=exact and kind == "bfloat16",
             num_draft_tokens=num_draft_tokens,
             max_batch_size=_BATCH,
+            weights=weights,
         )
         last.append(llm)
         return llm
 
-    result = check(make, _dtypes(dtype), prompts, settings, options.note)
+    result = check(make, _dtypes(dtype, weights), prompts, settings, options.note)
     for line in lines(result, last[0].loaded.codec.decode):
         print(line)
     if out is not None:
@@ -120,10 +122,12 @@ def check_lossless(
         raise typer.Exit(1)
 
 
-def _dtypes(given: str | None) -> list[str]:
+def _dtypes(given: str | None, weights: str | None) -> list[str]:
     """Those to check; the last one also samples."""
     if given is not None:
         return [given]
+    if weights is not None:  # rounded weights are computed with in bfloat16 alone
+        return ["bfloat16"]
     import torch
 
     from blockdraft.targets.load import find_dtype

@@ -30,6 +30,7 @@ def demo(
     rounds: Annotated[int, typer.Option(help="Runs of each kind; medians are shown.")] = 3,
     dtype: options.Dtype = None,
     exact: options.Exact = False,
+    weights: options.Weights = None,
     num_draft_tokens: options.NumDraftTokens = None,
 ) -> None:
     """Generate the same prompts plainly and with drafting, alternately, and compare."""
@@ -41,7 +42,12 @@ def demo(
         if value < least:
             raise ConfigError(f"{name} is {value}; it must be at least {least} to measure speed")
     drafting: LLM = options.make_llm(
-        target, drafter, dtype=dtype, exact=exact, num_draft_tokens=num_draft_tokens
+        target,
+        drafter,
+        dtype=dtype,
+        exact=exact,
+        num_draft_tokens=num_draft_tokens,
+        weights=weights,
     )
     if drafting.drafter is None:
         raise ConfigError("there is no drafter to compare with; leave --drafter at auto")

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
 
 #: Options that say how our own engine runs.
-_OF_OUR_ENGINE = ("target", "methods", "candidates", "num_draft_tokens", "dtype", "exact")
+_OF_OUR_ENGINE = (
+    "target",
+    "methods",
+    "candidates",
+    "num_draft_tokens",
+    "dtype",
+    "exact",
+    "weights",
+)
 
 
 def evaluate(
@@ -88,6 +96,7 @@ def evaluate(
     num_draft_tokens: options.NumDraftTokens = None,
     dtype: options.Dtype = None,
     exact: options.Exact = False,
+    weights: options.Weights = None,
 ) -> None:
     """Measure methods on the same prompts, in turns. Interrupted, the same command resumes."""
     from blockdraft.errors import ConfigError
@@ -120,7 +129,9 @@ def evaluate(
     if base_url is not None:
         engines, must_be_equal = server_engines(base_url, model), False
     else:
-        llm = options.make_llm(target, "none", dtype=dtype, exact=exact, num_draft_tokens=None)
+        llm = options.make_llm(
+            target, "none", dtype=dtype, exact=exact, num_draft_tokens=None, weights=weights
+        )
         engines = local_engines(llm, _names("--methods", methods), num_draft_tokens)
         must_be_equal = exact or llm.describe()["dtype"] == "float32"
     result = measure(

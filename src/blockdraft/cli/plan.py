@@ -57,6 +57,7 @@ def plan(
     num_draft_tokens: options.NumDraftTokens = None,
     dtype: options.Dtype = None,
     exact: options.Exact = False,
+    weights: options.Weights = None,
     out: Annotated[Path | None, typer.Option("--out", help="JSON file to write.")] = None,
     svg: Annotated[Path | None, typer.Option("--svg", help="Plot to write.")] = None,
 ) -> None:
@@ -74,7 +75,12 @@ def plan(
     rates = () if acceptance is None else options.numbers("--acceptance", acceptance, float)
     known = _acceptances(rates, from_result, task, method)
     llm: LLM = options.make_llm(
-        target, drafter, dtype=dtype, exact=exact, num_draft_tokens=num_draft_tokens
+        target,
+        drafter,
+        dtype=dtype,
+        exact=exact,
+        num_draft_tokens=num_draft_tokens,
+        weights=weights,
     )
     if tau is not None:
         known = [_of_tau(tau, llm, num_draft_tokens), *known]

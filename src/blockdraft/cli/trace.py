@@ -48,6 +48,7 @@ def trace(
     num_draft_tokens: options.NumDraftTokens = None,
     dtype: options.Dtype = None,
     exact: options.Exact = False,
+    weights: options.Weights = None,
 ) -> None:
     """Answer a prompt and show each cycle: candidates, path, what was accepted and why not."""
     from blockdraft.errors import ConfigError
@@ -83,6 +84,7 @@ def trace(
                 "drafter": drafter,
                 "dtype": dtype,
                 "exact": exact,
+                "weights": weights,
                 "num_draft_tokens": num_draft_tokens,
                 "no_drafter": no_drafter,
             },

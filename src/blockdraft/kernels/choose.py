@@ -71,6 +71,6 @@ def _why_not_native(
     # Imported late: it compiles the kernels at first use.
     from blockdraft.kernels import native
 
-    if not native.is_built():
+    if native.must_compile():
         log("kernels: compiling the native ones for this machine (once, some 10 seconds)")
     return native.why_unavailable()

@@ -132,7 +132,11 @@ def _load_quantised(
     from blockdraft.targets.native import NativeTarget
 
     config = DecoderConfig.from_dict(source.config)
-    choose_backend(dtype, device, "native", config.head_dim, log)
+    try:
+        choose_backend(dtype, device, "native", config.head_dim, log)
+    except ConfigError as error:
+        reason = str(error).removeprefix("kernels 'native' cannot run here: ")
+        raise ConfigError(f"weights 'int8' need the native kernels: {reason}") from error
     weights = load_weights(source, dtype=dtype)
     info = source_info(source, dtype, _count(weights))
     name = hashlib.sha256(f"{info.fingerprint} int8".encode()).hexdigest()

@@ -48,6 +48,24 @@ def test_a_compiler_that_is_no_program_is_named(
         build.build()
 
 
+def test_a_compiler_may_have_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stub = stub_compiler(tmp_path, 'echo "$@"')
+    monkeypatch.setenv("CC", f"{stub} -m64 '-DNAME=a b'")
+    found = build.find_compiler()
+    assert found.command == (str(stub), "-m64", "-DNAME=a b")
+    assert found.version == "-m64 -DNAME=a b --version\n"
+
+
+def test_nothing_is_to_be_compiled_without_a_compiler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BLOCKDRAFT_CACHE", str(tmp_path))
+    monkeypatch.setenv("CC", str(stub_compiler(tmp_path, 'test "$1" = --version')))
+    assert build.must_compile()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert not build.must_compile()
+
+
 def test_a_stopped_compiler_is_no_compiler_without_the_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -100,7 +118,7 @@ def test_a_cache_that_cannot_be_written_is_named(
 @needs_compiler
 def test_the_name_of_a_build_follows_the_compiler() -> None:
     compiler = build.find_compiler()
-    other = build.Compiler(compiler.path, compiler.version + "!")
+    other = build.Compiler(compiler.command, compiler.version + "!")
     assert build.sources_digest(compiler) != build.sources_digest(other)
     assert build.sources_digest(compiler) == build.sources_digest(compiler)
 

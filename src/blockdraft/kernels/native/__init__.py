@@ -7,7 +7,7 @@ decoding agree exactly.
 
 from __future__ import annotations
 
-from blockdraft.kernels.native.build import BuildError, is_built
+from blockdraft.kernels.native.build import BuildError, must_compile
 from blockdraft.kernels.native.library import (
     available,
     choose_isa,
@@ -32,7 +32,7 @@ __all__ = [
     "Span",
     "available",
     "choose_isa",
-    "is_built",
+    "must_compile",
     "set_num_threads",
     "usable_isas",
     "why_unavailable",

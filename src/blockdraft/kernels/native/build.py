@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,9 +62,9 @@ class BuildError(UnsupportedError):
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler: the command, and what it says of its version."""
+    """A C compiler: the command with its first arguments, and what it says of its version."""
 
-    path: str
+    command: tuple[str, ...]
     version: str
 
 
@@ -74,28 +75,35 @@ def cache_dir() -> Path:
 
 
 def find_compiler() -> Compiler:
-    """The compiler named by `CC`, or else the first of cc, gcc and clang.
+    """The compiler named by `CC` (arguments may follow), or else the first of cc, gcc and clang.
 
     Raises: BuildError if there is none that runs.
     """
     asked = os.environ.get("CC")
-    for name in (asked,) if asked else ("cc", "gcc", "clang"):
+    for name, *arguments in [_words(asked)] if asked else [["cc"], ["gcc"], ["clang"]]:
         path = shutil.which(name)
         if path is None:
             continue
+        command = (path, *arguments)
         try:
             answer = subprocess.run(
-                [path, "--version"], capture_output=True, text=True, check=False
+                [*command, "--version"], capture_output=True, text=True, check=False
             )
         except OSError:  # a file for another processor, or no program at all
             continue
         if answer.returncode == 0:
-            return Compiler(path, answer.stdout)
+            return Compiler(command, answer.stdout)
     tried = f"CC={asked}" if asked else "cc, gcc, clang"
     raise BuildError(
-        f"native kernels need a C compiler and none was found (tried {tried}); "
-        "install gcc or clang, or use the torch kernels"
+        f"native kernels need a C compiler and none was found (tried {tried}); install gcc or clang"
     )
+
+
+def _words(asked: str) -> list[str]:
+    """`CC` as a shell takes it apart; as it is where it cannot be."""
+    with suppress(ValueError):
+        return shlex.split(asked) or [asked]
+    return [asked]
 
 
 def isas_of_machine() -> tuple[str, ...]:
@@ -109,7 +117,7 @@ def sources_digest(compiler: Compiler, extra_flags: Sequence[str] = ()) -> str:
     digest = hashlib.sha256()
     for path in sorted(SOURCE_DIR.iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    settings = (compiler.path, compiler.version, BASE_FLAGS, ISA_FLAGS, tuple(extra_flags))
+    settings = (compiler.command, compiler.version, BASE_FLAGS, ISA_FLAGS, tuple(extra_flags))
     digest.update(repr(settings).encode())
     return digest.hexdigest()[:24]
 
@@ -123,7 +131,7 @@ def build() -> Path:
     Raises: BuildError, in one line, if it cannot be built.
     """
     if fcntl is None:
-        raise BuildError("native kernels need a POSIX system; use the torch kernels")
+        raise BuildError("native kernels need a POSIX system")
     compiler = find_compiler()
     folder = cache_dir()
     library = folder / f"blockdraft-{sources_digest(compiler)}.so"
@@ -159,10 +167,10 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def is_built() -> bool:
-    """Whether an earlier call compiled the library; False too if it cannot be."""
+def must_compile() -> bool:
+    """Whether the next `build` will compile: there is a compiler, and no library of it yet."""
     try:
-        return _is_whole(cache_dir() / f"blockdraft-{sources_digest(find_compiler())}.so")
+        return not _is_whole(cache_dir() / f"blockdraft-{sources_digest(find_compiler())}.so")
     except BuildError:
         return False
 
@@ -193,7 +201,7 @@ def _compile_into(library: Path, compiler: Compiler) -> None:
 
 
 def _start(compiler: Compiler) -> list[str | Path]:
-    return [compiler.path, *BASE_FLAGS]
+    return [*compiler.command, *BASE_FLAGS]
 
 
 def _compile_isas(compiler: Compiler, scratch: Path) -> dict[str, Path]:
@@ -220,10 +228,10 @@ def _compile_isas(compiler: Compiler, scratch: Path) -> dict[str, Path]:
 def _run(command: Sequence[str | Path]) -> None:
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
-        raise BuildError(_failure(Compiler(str(command[0]), ""), answer.stderr))
+        raise BuildError(_failure(Compiler((str(command[0]),), ""), answer.stderr))
 
 
 def _failure(compiler: Compiler, stderr: str) -> str:
     lines = [line for line in stderr.splitlines() if "error" in line] or stderr.splitlines()
     first = lines[0] if lines else "no message"
-    return f"native kernels cannot be compiled by {compiler.path} ({first}); use the torch kernels"
+    return f"native kernels cannot be compiled by {compiler.command[0]} ({first})"
