@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -14,10 +14,13 @@ from blockdraft.decoding.row import Row
 from blockdraft.sampling.adjust import AdjustRow, adjust_logits
 from blockdraft.sampling.logprobs import token_logprobs
 from blockdraft.sampling.streams import Purpose, uniforms, uniforms_for
-from blockdraft.sampling.warp import choose, nonfinite_rows, probabilities
+from blockdraft.sampling.warp import choose, keeps_every_token, nonfinite_rows, probabilities
 from blockdraft.targets.base import PassOutput
 from blockdraft.types import Proposal, Verdict
 from blockdraft.verification.rejection import accept_greedy, accept_sampled
+
+#: Judges some of the rows of a pass: rows, which of them, what was drafted, logits of all, isa.
+Rule = Callable[[Sequence[Row], list[int], Proposal, Tensor, str | None], Verdict]
 
 _BROKEN = (
     "the target gave non-finite logits (NaN or infinity) for this request; "
@@ -51,19 +54,11 @@ def choose_tokens(
     if adjusted is not logits:
         emptied = find_errors(proposal.lens, adjusted, _NOTHING_LEFT)
         logits, errors = _without(adjusted, emptied), {**emptied, **errors}
-    sampled = [i for i, row in enumerate(rows) if not row.params.is_greedy]
-    width = logits.shape[1] - 1
-    drafts = proposal.ids[:, :width]
-    if not sampled:
-        return accept_greedy(drafts, proposal.lens, choose(logits)), errors
-    verdict = _accept_sampled([rows[i] for i in sampled], sampled, proposal, logits)
-    if len(sampled) == len(rows):
-        return verdict, errors
-    greedy = [i for i, row in enumerate(rows) if row.params.is_greedy]
-    other = accept_greedy(
-        drafts[greedy], tuple(proposal.lens[i] for i in greedy), choose(logits[greedy])
-    )
-    return _merge(len(rows), {**_by_row(sampled, verdict), **_by_row(greedy, other)}), errors
+    verdicts = [
+        (index, rule(rows, index, proposal, logits, output.isa))
+        for rule, index in _groups(rows, logits, output.isa).items()
+    ]
+    return _merge(verdicts), errors
 
 
 def best_is_enough(rows: Sequence[Row]) -> bool:
@@ -130,46 +125,99 @@ def _adjust_rows(rows: Sequence[Row], proposal: Proposal) -> list[AdjustRow]:
     ]
 
 
-def _accept_sampled(
-    rows: Sequence[Row], index: list[int], proposal: Proposal, logits: Tensor
+def _groups(rows: Sequence[Row], logits: Tensor, isa: str | None) -> dict[Rule, list[int]]:
+    """Rows by the rule that judges them, which depends on their own parameters alone."""
+    can_be_native = isa is not None and logits.dtype == torch.float32
+    groups: dict[Rule, list[int]] = {}
+    for i, row in enumerate(rows):
+        is_native = can_be_native and keeps_every_token(row.params, logits.shape[-1])
+        sampled = _accept_natively if is_native else _accept_sampled
+        groups.setdefault(_accept_greedy if row.params.is_greedy else sampled, []).append(i)
+    return groups
+
+
+def _of(x: Tensor, index: list[int]) -> Tensor:
+    """Some rows; no copy where all are meant: a vocabulary for every row is megabytes."""
+    return x if len(index) == len(x) else x[index]
+
+
+def _accept_greedy(
+    rows: Sequence[Row], index: list[int], proposal: Proposal, logits: Tensor, isa: str | None
 ) -> Verdict:
-    b, width, vocab_size = logits.shape
-    k = width - 1
-    params = [row.params for row in rows for _ in range(width)]
-    # A vocabulary for every row of a block is megabytes: no copy where all rows are sampled.
-    mine = logits if len(index) == b else logits[index]
-    p = probabilities(mine.flatten(0, 1), params).view(len(rows), width, vocab_size)
-    steps = np.array([len(row.token_ids) for row in rows])[:, None] + np.arange(width)
-    coins, residuals, bonuses = _verify_draws(rows, steps).to(logits.device)
-    lens = tuple(proposal.lens[i] for i in index)
+    drafts, lens = proposal.ids[:, : logits.shape[1] - 1], [proposal.lens[i] for i in index]
+    return accept_greedy(_of(drafts, index), lens, choose(_of(logits, index)))
+
+
+def _accept_sampled(
+    rows: Sequence[Row], index: list[int], proposal: Proposal, logits: Tensor, isa: str | None
+) -> Verdict:
+    b, width, vocab_size = len(index), *logits.shape[1:]
+    params = [rows[i].params for i in index for _ in range(width)]
+    p = probabilities(_of(logits, index).flatten(0, 1), params).view(b, width, vocab_size)
+    coins, residuals, bonuses = _verify_draws([rows[i] for i in index], width).to(p.device)
     return accept_sampled(
-        proposal.ids[index, :k],
-        lens,
+        _of(proposal.ids, index)[:, : width - 1],
+        tuple(proposal.lens[i] for i in index),
         p,
-        None if proposal.q_ids is None else proposal.q_ids[index, :k],
-        None if proposal.q_probs is None else proposal.q_probs[index, :k],
-        coins[:, :k],
+        _q_of(proposal.q_ids, index, width),
+        _q_of(proposal.q_probs, index, width),
+        coins[:, : width - 1],
         residuals[:, 0],
         bonuses[:, 0],
     )
 
 
-def _verify_draws(rows: Sequence[Row], positions: NDArray[np.int64]) -> Float64[Tensor, "p b n"]:
+def _accept_natively(
+    rows: Sequence[Row], index: list[int], proposal: Proposal, logits: Tensor, isa: str | None
+) -> Verdict:
+    """The same rule, by kernels that make no vector of probabilities."""
+    # Imported late: native kernels are there only where a target runs on them.
+    from blockdraft.kernels.native.accept import accept_rows
+
+    assert isa is not None
+    width = logits.shape[1]
+    coins, residuals, bonuses = _verify_draws([rows[i] for i in index], width)
+    accepted, next_ids = accept_rows(
+        logits.contiguous().flatten(0, 1),
+        [i * width for i in index],
+        [rows[i].params.temperature for i in index],
+        _of(proposal.ids, index)[:, : width - 1],
+        [proposal.lens[i] for i in index],
+        _q_of(proposal.q_ids, index, width),
+        _q_of(proposal.q_probs, index, width),
+        coins[:, : width - 1],
+        residuals[:, 0],
+        bonuses[:, 0],
+        isa,
+    )
+    return Verdict(tuple(accepted), tuple(next_ids))
+
+
+def _q_of(q: Tensor | None, index: list[int], width: int) -> Tensor | None:
+    return None if q is None else _of(q, index)[:, : width - 1]
+
+
+def _verify_draws(rows: Sequence[Row], width: int) -> Float64[Tensor, "3 b n"]:
     """Coins, and the draws for the token after them.
 
     At most one residual and one bonus token is drawn a cycle, and every cycle starts at another
     position: keyed by the first position, no draw is ever used twice.
     """
+    positions = np.array([len(row.token_ids) for row in rows])[:, None] + np.arange(width)
     seeds = [row.request.seed for row in rows]
     keys = [row.request.stream_key for row in rows]
     purposes = (Purpose.ACCEPT, Purpose.RESIDUAL, Purpose.BONUS)
     return uniforms_for(seeds, keys, positions, purposes)
 
 
-def _by_row(index: Sequence[int], verdict: Verdict) -> dict[int, tuple[int, int]]:
-    return dict(zip(index, zip(verdict.accepted_len, verdict.next_ids, strict=True), strict=True))
-
-
-def _merge(num_rows: int, by_row: dict[int, tuple[int, int]]) -> Verdict:
-    pairs = [by_row[i] for i in range(num_rows)]
-    return Verdict(tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs))
+def _merge(verdicts: Sequence[tuple[list[int], Verdict]]) -> Verdict:
+    """One verdict of all rows, in their order."""
+    pairs = {
+        i: pair
+        for index, verdict in verdicts
+        for i, pair in zip(
+            index, zip(verdict.accepted_len, verdict.next_ids, strict=True), strict=True
+        )
+    }
+    accepted_len, next_ids = zip(*(pairs[i] for i in range(len(pairs))), strict=True)
+    return Verdict(accepted_len, next_ids)

@@ -22,7 +22,7 @@ from torch.nn import functional
 from blockdraft.sampling.topk import choose, fast_topk
 from blockdraft.types import SamplingParams
 
-__all__ = ["choose", "draw", "fast_topk", "nonfinite_rows", "probabilities"]
+__all__ = ["choose", "draw", "fast_topk", "keeps_every_token", "nonfinite_rows", "probabilities"]
 
 _NUM_CANDIDATES = (64, 1024, 8192)  # tried in turn for top-p, before a full sort
 _GROUP = 64  # weights that are summed together first
@@ -69,6 +69,13 @@ def probabilities(
     for warp, rows in rows_of.items():
         out[rows] = _warped(logits[rows], warp)
     return out
+
+
+def keeps_every_token(params: SamplingParams, vocab_size: int) -> bool:
+    """Whether a sampled row's law is softmax(logits / temperature) and nothing else."""
+    warp = _Warp.of(params)
+    is_cut = 0 < warp.top_k < vocab_size or warp.top_p < 1.0 or warp.min_p > 0.0
+    return warp.temperature > 0.0 and not is_cut
 
 
 def _warped(logits: Float[Tensor, "n v"], warp: _Warp) -> Float[Tensor, "n v"]:

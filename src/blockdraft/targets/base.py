@@ -44,11 +44,14 @@ class PassOutput:
         features: [b, t, len(layer_ids) * m], or None if no layer was asked for.
         best: in place of logits, the greatest one's id (the lowest id on ties) of each row, and
             whether any logit of that row is not finite.
+        isa: instruction set of the native kernels that made the float32 logits, to draw tokens with
+            as well; None if PyTorch made them.
     """
 
     logits: Float[Tensor, "b r v"] | None
     features: Float[Tensor, "b t f"] | None
     best: tuple[Int64[Tensor, "b r"], Bool[Tensor, "b r"]] | None = None
+    isa: str | None = None
 
 
 class Target(ABC):

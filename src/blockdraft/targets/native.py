@@ -116,7 +116,8 @@ class NativeTarget(Target):
             assert flags is not None
             best = (ids[..., 0], flags[..., 0])
         features = _padded(result.features, lens, width)
-        return PassOutput(_padded(result.logits, *head), features, best)
+        isa = self.native_pass.isa
+        return PassOutput(_padded(result.logits, *head), features, best, isa)
 
 
 def _valid_rows(ids: Int64[Tensor, "b t"], lens: Sequence[int]) -> Int64[Tensor, "n"]:

@@ -12,11 +12,9 @@ from collections.abc import Collection, Sequence
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
-from torch.nn import functional
 
+from blockdraft.sampling.warp import draw
 from blockdraft.types import Verdict
-
-_GROUP = 64  # weights that are summed together first
 
 
 def greedy_rule(
@@ -105,10 +103,11 @@ def accept_sampled(
     row_lens = torch.tensor(lens, dtype=torch.long, device=p.device)
     accepted = _accepted_lens(draft_ids, row_lens, p, q_ids, q_probs, u_accept)
     is_rejected = accepted < row_lens
-    weights = p[torch.arange(len(lens), device=p.device), accepted].double()
+    weights = p[torch.arange(len(lens), device=p.device), accepted]
     if bool(is_rejected.any()):
+        weights = weights.double()
         _take_residuals(weights, q_ids, q_probs, accepted, is_rejected)
-    next_ids = _draw(weights, torch.where(is_rejected, u_residual, u_bonus))
+    next_ids = draw(weights, torch.where(is_rejected, u_residual, u_bonus))
     return Verdict(tuple(accepted.tolist()), tuple(next_ids.tolist()))
 
 
@@ -155,31 +154,6 @@ def _take_residuals(
     left.scatter_(-1, support, left.gather(-1, support).clamp_(min=0.0))
     is_empty = left.amax(-1, keepdim=True) <= 0.0  # p equals q but for rounding
     weights[rows] = torch.where(is_empty, laws, left)
-
-
-def _draw(weights: Float64[Tensor, "b v"], u: Float64[Tensor, "b"]) -> Int64[Tensor, "b"]:
-    """One id a row by inverse CDF, never one of weight 0: that of `sampling.warp.draw`."""
-    size = _GROUP if weights.shape[-1] > 4 * _GROUP else weights.shape[-1]
-    padding = -weights.shape[-1] % size
-    padded = functional.pad(weights, (0, padding)) if padding else weights
-    groups = padded.reshape(len(weights), padded.shape[-1] // size, size)
-    cumulative = groups.sum(-1).cumsum(-1)
-    if not bool((cumulative[:, -1] > 0.0).all()):
-        raise ValueError("p has no probability mass (or NaN) in a row that a token is drawn from")
-    targets = u.double() * cumulative[:, -1]
-    group = _first_above(cumulative, targets)
-    every = torch.arange(len(weights), device=weights.device)
-    before = functional.pad(cumulative, (1, 0))[every, group]
-    return group * size + _first_above(groups[every, group].cumsum(-1), targets - before)
-
-
-def _first_above(
-    cumulative: Float64[Tensor, "b n"], targets: Float64[Tensor, "b"]
-) -> Int64[Tensor, "b"]:
-    """First position whose cumulative weight exceeds the target: it has a weight above 0."""
-    below_all = torch.nextafter(cumulative[:, -1], torch.zeros_like(targets))
-    targets = torch.minimum(targets, below_all)  # u * total may have been rounded up to the total
-    return torch.searchsorted(cumulative, targets[:, None], right=True)[:, 0]
 
 
 def _check_block(draft_ids: Tensor, lens: Sequence[int], target_rows: Tensor) -> None:

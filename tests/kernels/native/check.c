@@ -249,12 +249,55 @@ static void check_linear(int isa) {
     }
 }
 
+/* Three sequences of 0 to 2 drafts: the same verdicts for any number of threads, whatever stands
+ * behind a length; the ends of the uniforms; what is refused. */
+static void check_sampled(int isa) {
+    enum { B = 3, K = 2, C = 3 };
+    static const int sizes[] = {1, 15, 17, 64, 65, 1000, 70001};
+    for (int s = 0; s < 7; s++) {
+        int v = sizes[s];
+        float *logits = random_f32((size_t)(v * B * (K + 1)), 0.0f);
+        int32_t lens[B] = {0, 2, 1};
+        int64_t rows[B] = {0, K + 1, 2 * (K + 1)}, drafts[B * K], ids[B * K * C];
+        int64_t accepted[B], next_ids[B], first[2 * B];
+        double temperatures[B] = {1.0, 1e-5, 3.0}, coins[B * K], masses[B];
+        double uniforms[B] = {0.0, 0.5, 1.0 - 0x1p-53};
+        float q[B * K * C];
+        for (int i = 0; i < B * K; i++) drafts[i] = i % v, coins[i] = 0.9;
+        for (int i = 0; i < B * K * C; i++) ids[i] = (i / C + i % C) % v, q[i] = 0.3f;
+        drafts[0] = v, ids[0] = -1, coins[0] = 0.0 / 0.0; /* behind a length */
+        bd_sampled sampled = {lens, drafts, ids, q, coins, uniforms, uniforms, accepted, next_ids,
+                              K, C};
+        for (int threads = 1; threads <= 3; threads++) {
+            bd_set_num_threads(threads);
+            expect(bd_accept_sampled(isa, logits, v, rows, temperatures, B, &sampled), "accept");
+            if (threads == 1) memcpy(first, next_ids, sizeof next_ids);
+            if (threads == 1) memcpy(first + B, accepted, sizeof accepted);
+            expect(memcmp(first, next_ids, sizeof next_ids), "same tokens");
+            expect(memcmp(first + B, accepted, sizeof accepted), "same lengths");
+        }
+        for (int i = 0; i < B; i++) expect(next_ids[i] < 0 || next_ids[i] >= v, "drawn id");
+        sampled.q_ids = NULL;
+        expect(bd_accept_sampled(isa, logits, v, rows, temperatures, B, &sampled), "point masses");
+        expect(bd_token_masses(isa, logits, v, rows, temperatures, B, next_ids, masses), "masses");
+        lens[0] = 1;
+        expect(bd_accept_sampled(isa, logits, v, rows, temperatures, B, &sampled) !=
+                   BD_ERROR_ARGUMENT, "an id out of range");
+        logits[v - 1] = 1.0f / 0.0f;
+        lens[0] = 0;
+        expect(bd_accept_sampled(isa, logits, v, rows, temperatures, 1, &sampled) !=
+                   BD_ERROR_NO_MASS, "no mass");
+        free(logits);
+    }
+}
+
 int main(void) {
     for (int isa = 0; isa < BD_NUM_ISAS; isa++) {
         if (!bd_isa_usable(isa)) continue;
         check_linear(isa);
         check_same_bits(isa);
         check_drafter(isa);
+        check_sampled(isa);
         printf("instruction set %d: ok\n", isa);
     }
     bd_set_num_threads(1);

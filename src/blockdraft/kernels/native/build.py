@@ -22,7 +22,18 @@ except ImportError:  # pragma: no cover
     fcntl = None  # type: ignore[assignment]
 
 SOURCE_DIR = Path(__file__).parent / "csrc"
-COMMON_UNITS = ("pool", "workspace", "layer", "attention", "rows", "output", "pass", "walk", "api")
+COMMON_UNITS = (
+    "pool",
+    "workspace",
+    "layer",
+    "attention",
+    "rows",
+    "output",
+    "pass",
+    "walk",
+    "accept",
+    "api",
+)
 #: Sums keep their order: no -ffast-math, and no contraction that could differ between loops.
 BASE_FLAGS = (
     "-std=gnu11",

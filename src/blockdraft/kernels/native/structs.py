@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_float, c_int32, c_void_p
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 ISAS = ("portable", "avx2", "avx512", "amx")
 HEAD_NONE, HEAD_F32, HEAD_BF16, HEAD_TOP = range(4)
 OUT_F32, OUT_BF16 = range(2)
@@ -128,6 +128,24 @@ class BatchStruct(ctypes.Structure):
     )
 
 
+class SampledStruct(ctypes.Structure):
+    """bd_sampled"""
+
+    _fields_ = (
+        ("lens", c_void_p),
+        ("draft_ids", c_void_p),
+        ("q_ids", c_void_p),
+        ("q_masses", c_void_p),
+        ("coins", c_void_p),
+        ("residuals", c_void_p),
+        ("bonuses", c_void_p),
+        ("accepted", c_void_p),
+        ("next_ids", c_void_p),
+        ("num_slots", c_int32),
+        ("num_support", c_int32),
+    )
+
+
 ALL_STRUCTS = (
     LinearStruct,
     ConvStruct,
@@ -136,4 +154,5 @@ ALL_STRUCTS = (
     SequenceStruct,
     CacheStruct,
     BatchStruct,
+    SampledStruct,
 )

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BD_ABI_VERSION 2
+#define BD_ABI_VERSION 3
 #define BD_BLOCK 32       /* outputs of one packed block */
 #define BD_LANES 16       /* outputs of one 64-byte load (two consecutive inputs each) */
 #define BD_MAX_TOP 64     /* most candidates the head can select */
@@ -18,7 +18,8 @@
 #define BD_EXPORT __attribute__((visibility("default")))
 
 enum { BD_ISA_PORTABLE = 0, BD_ISA_AVX2 = 1, BD_ISA_AVX512 = 2, BD_ISA_AMX = 3, BD_NUM_ISAS = 4 };
-enum { BD_OK = 0, BD_ERROR_MEMORY = -1, BD_ERROR_ARGUMENT = -2 };
+enum { BD_OK = 0, BD_ERROR_MEMORY = -1, BD_ERROR_ARGUMENT = -2, BD_ERROR_NO_MASS = -3,
+       BD_ERROR_IMPOSSIBLE_DRAFT = -4 };
 enum { BD_HEAD_NONE = 0, BD_HEAD_F32 = 1, BD_HEAD_BF16 = 2, BD_HEAD_TOP = 3 };
 enum { BD_OUT_F32 = 0, BD_OUT_BF16 = 1 };
 
@@ -92,6 +93,19 @@ typedef struct {
     int32_t num_sequences, num_rows, num_taps, num_head_rows, head_kind, top_k;
 } bd_batch;
 
+/* What was drafted for each sequence, and the uniforms that judge it. Slots at and beyond a length
+ * may hold anything. */
+typedef struct {
+    const int32_t *lens;      /* 0..num_slots */
+    const int64_t *draft_ids; /* [num_slots] a sequence */
+    const int64_t *q_ids;     /* [num_slots][num_support], ids may repeat; NULL: point masses */
+    const float *q_masses;
+    const double *coins;      /* [num_slots] */
+    const double *residuals, *bonuses;
+    int64_t *accepted, *next_ids; /* results */
+    int32_t num_slots, num_support;
+} bd_sampled;
+
 BD_EXPORT int bd_abi_version(void);
 /* Size of the struct at `index` in the order of structs.py, or 0. */
 BD_EXPORT int bd_struct_bytes(int index);
@@ -108,5 +122,14 @@ BD_EXPORT int bd_run_pass(const bd_model *model, const bd_batch *batch);
 BD_EXPORT int bd_append_context(const bd_model *model, const bd_cache *cache,
                                 const uint16_t *features, const bd_sequence *sequences,
                                 int num_sequences, int num_rows);
+/* Probabilities at temperatures above 0, out of logits [.][vocab_size]: masses[i] is that of ids[i]
+ * in row rows[i]. BD_ERROR_NO_MASS if a row has nan or inf, or -inf alone. */
+BD_EXPORT int bd_token_masses(int isa, const float *logits, int vocab_size, const int64_t *rows,
+                              const double *temperatures, int count, const int64_t *ids,
+                              double *masses);
+/* Rejection sampling of `count` sequences. Row rows[i] + j of the logits follows j drafts of
+ * sequence i. BD_ERROR_IMPOSSIBLE_DRAFT if a draft has q = 0. */
+BD_EXPORT int bd_accept_sampled(int isa, const float *logits, int vocab_size, const int64_t *rows,
+                                const double *temperatures, int count, const bd_sampled *sampled);
 
 #endif

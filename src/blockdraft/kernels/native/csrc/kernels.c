@@ -9,6 +9,7 @@
 #include "head.h"
 #include "product.h"
 #include "rowops.h"
+#include "softmax.h"
 
 static void begin(void) { bd_thread_begin(); }
 static void end(void) { bd_thread_end(); }
@@ -29,4 +30,7 @@ const bd_kernels BD_NAME(bd_kernels_, BD_TARGET) = {
     .widen = bd_widen_row,
     .select_top = bd_select_top,
     .convolve = bd_convolve,
+    .row_maximum = bd_row_maximum,
+    .weigh = bd_weigh,
+    .sum_weights = bd_sum_weights,
 };

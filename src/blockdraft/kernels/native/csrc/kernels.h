@@ -89,6 +89,12 @@ typedef struct {
     /* Two-tap convolution of one row; previous is NULL at a block's start. */
     void (*convolve)(const float *current, const float *previous, const float *base,
                      const float *delta, int width, int group, float *out);
+    /* The greatest value of a row; nan if there is one anywhere. */
+    float (*row_maximum)(const float *x, int count);
+    /* e^((x - maximum) * scale), and the sums of each `group` (a multiple of 16) of them. */
+    void (*weigh)(const float *x, int count, float maximum, float scale, float *weights);
+    void (*sum_weights)(const float *x, int count, float maximum, float scale, int group,
+                        double *sums);
 } bd_kernels;
 
 const bd_kernels *bd_find_kernels(int isa);
