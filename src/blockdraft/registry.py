@@ -33,6 +33,11 @@ _BUILT_IN = {
     "dflash": "blockdraft.drafters.dflash:DFlashDrafter",
     "dflash2": "blockdraft.drafters.dflash2:DFlash2Drafter",
 }
+#: Behind a name or folder: text that repeats is looked up, and the drafter drafts the rest.
+LOOKUP = "+ngram"
+#: Shortest run of tokens that must have occurred before: of one alone, a drafter knows better.
+_LOOKUP_MIN_N = 2
+
 _CHECKPOINT_READER = "blockdraft.interop.zlab"
 _SHIPPED = Path(__file__).parent / "checkpoints"
 
@@ -71,7 +76,8 @@ def load_drafter(
 
     Args:
         name_or_path: a name; `dflash` and `dflash2` mean the checkpoint shipped for this target.
-            Or the folder of a checkpoint.
+            Or the folder of a checkpoint. Either may end in `+ngram`: text that repeats is then
+            looked up, and the drafter drafts the rest.
         num_draft_tokens: tokens to draft each cycle; None takes the drafter's own number.
         dtype: what the drafter computes in; None takes the target's.
     Raises: ConfigError for an unknown name or number; CheckpointError for a checkpoint that is
@@ -82,6 +88,10 @@ def load_drafter(
             f"num_draft_tokens is {num_draft_tokens}; it must be 0 (off) to {MAX_DRAFT_TOKENS}"
         )
     name, folder, names = str(name_or_path), Path(name_or_path), drafter_names()
+    if name.endswith(LOOKUP) and name not in names and not folder.is_dir():
+        first = name.removesuffix(LOOKUP)
+        inner = load_drafter(first, target, num_draft_tokens=num_draft_tokens, dtype=dtype)
+        return inner if num_draft_tokens == 0 else _with_lookup(inner, name)
     if name not in names and not folder.is_dir():
         raise ConfigError(_unknown(name))
     if name == NONE or num_draft_tokens == 0:
@@ -94,6 +104,15 @@ def load_drafter(
     else:
         drafter = drafter_class(name).create(target, num_draft_tokens=num_draft_tokens, dtype=dtype)
     drafter.bind(target)
+    return drafter
+
+
+def _with_lookup(inner: Drafter | None, name: str) -> Drafter | None:
+    if inner is None or inner.name == "ngram":
+        raise ConfigError(f"drafter {name!r}: put a drafter with a model before {LOOKUP!r}")
+    first = importlib.import_module("blockdraft.drafters.lookup_first")
+    lookup = drafter_class("ngram")(inner.num_draft_tokens, min_n=_LOOKUP_MIN_N)
+    drafter: Drafter = first.LookupFirst(lookup, inner)
     return drafter
 
 

@@ -15,6 +15,7 @@ import torch
 
 from blockdraft import registry
 from blockdraft.drafters.dflash2 import DFlash2Drafter
+from blockdraft.drafters.lookup_first import LookupFirst
 from blockdraft.drafters.ngram import NgramDrafter
 from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.interop.zlab import write_zlab
@@ -91,6 +92,24 @@ def test_shipped_checkpoints_are_found_by_target(
     folder.rename(folder.parent / f"{TARGET.info.name}-dflash2")
     monkeypatch.setattr(registry, "_SHIPPED", folder.parent)
     assert isinstance(registry.load_drafter("dflash2", TARGET), DFlash2Drafter)
+
+
+def test_a_lookup_can_be_put_before_any_drafter_with_a_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = registry.load_drafter(f"{folder}+ngram", TARGET, num_draft_tokens=3)
+    assert isinstance(found, LookupFirst)
+    assert isinstance(found.inner, DFlash2Drafter)
+    assert (found.name, found.num_draft_tokens, found.lookup.num_draft_tokens) == (
+        "dflash2+ngram", 3, 3,
+    )  # fmt: skip
+    assert registry.load_drafter(f"{folder}+ngram", TARGET, num_draft_tokens=0) is None
+
+
+@pytest.mark.parametrize("name", ["none+ngram", "ngram+ngram"])
+def test_a_lookup_before_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="put a drafter with a model before"):
+        registry.load_drafter(name, TARGET)
 
 
 @pytest.mark.parametrize(

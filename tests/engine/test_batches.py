@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from blockdraft.drafters.lookup_first import LookupFirst
 from blockdraft.drafters.ngram import NgramDrafter
 from blockdraft.engine.outputs import Output
 from blockdraft.targets.base import Target
@@ -49,6 +50,9 @@ DRAFTERS: dict[str, Callable[[Target], Any]] = {
     "sparse": lambda target: sparse(FEW),
     "dflash": lambda target: random_drafter(target, "dflash"),
     "dflash2": lambda target: random_drafter(target, "dflash2", windows=9),
+    "dflash2+ngram": lambda target: LookupFirst(
+        NgramDrafter(7, min_n=2), random_drafter(target, "dflash2")
+    ),
 }
 
 

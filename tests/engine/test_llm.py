@@ -59,7 +59,7 @@ def test_auto_takes_the_checkpoint_that_records_this_target(drafters: Path) -> N
         warnings.simplefilter("error")
         llm = LLM("any", log=lines.append)
     assert llm.drafter is not None
-    assert llm.drafter.name == "dflash2"
+    assert llm.drafter.name == "dflash2+ngram"
     assert ["b-broken" in line for line in lines] == [True, False]
     assert str(own) in lines[1]
     assert ids_of(llm.generate(PROMPTS, PARAMS)) == ids_of(solo(tiny_target(), PROMPTS, PARAMS))

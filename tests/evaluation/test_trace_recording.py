@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from blockdraft.drafters.lookup_first import LookupFirst
 from blockdraft.drafters.ngram import NgramDrafter
 from blockdraft.engine.llm import LLM
 from blockdraft.errors import ConfigError
@@ -151,6 +152,21 @@ def test_methods_without_candidates_have_none() -> None:
     assert {c["why"] for c in record_trace(engine("none"), PROMPT, GREEDY)["cycles"]} == {
         "nothing_drafted"
     }
+
+
+def test_a_lookup_before_a_drafter_shows_the_candidates_of_what_was_drafted() -> None:
+    block = engine("dflash2")
+    assert block.drafter is not None
+    both = LLM.from_parts(block.loaded, LookupFirst(NgramDrafter(7, min_n=2), block.drafter))
+    cycles = record_trace(both, PROMPT, GREEDY)["cycles"]
+    with_slots = [bool(cycle["slots"]) for cycle in cycles if cycle["drafted"]]
+    assert {True, False} == set(with_slots)
+    for cycle in cycles:
+        if cycle["slots"]:
+            assert all(
+                token in slot["ids"]
+                for token, slot in zip(cycle["drafted"], cycle["slots"], strict=True)
+            )
 
 
 def scripted(on: Target, right: int) -> LLM:

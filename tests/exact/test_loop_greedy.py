@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from blockdraft.drafters.lookup_first import LookupFirst
 from blockdraft.drafters.ngram import NgramDrafter
 from blockdraft.targets.decoder import DecoderTarget
 from blockdraft.types import SamplingParams
@@ -59,6 +60,9 @@ DRAFTERS: dict[str, Callable[[DecoderTarget, int], Any]] = {
     "dflash2": lambda target, block: random_drafter(target, "dflash2", block_size=block),
     "dflash2 window": lambda target, block: random_drafter(
         target, "dflash2", block_size=block, windows=(7, None), causal=(True, False)
+    ),
+    "dflash2+ngram": lambda target, block: LookupFirst(
+        NgramDrafter(block - 1, min_n=2), random_drafter(target, "dflash2", block_size=block)
     ),
 }
 

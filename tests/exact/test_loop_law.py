@@ -18,6 +18,8 @@ import torch
 from blockdraft.decoding import choose_tokens, step
 from blockdraft.decoding.row import Row
 from blockdraft.drafters.base import Drafter
+from blockdraft.drafters.lookup_first import LookupFirst
+from blockdraft.drafters.ngram import NgramDrafter
 from blockdraft.engine.runner import Runner, RunnerLimits
 from blockdraft.sampling.streams import Purpose
 from blockdraft.targets.base import RowBatch, Target
@@ -188,13 +190,15 @@ def decoder_law(target: Target, params: SamplingParams) -> Law:
 FEW_PROMPT = (2, 0, 3)
 
 
-@pytest.mark.parametrize("method", ["dflash", "dflash2"])
+@pytest.mark.parametrize("method", ["dflash", "dflash2", "dflash2+ngram"])
 def test_bc12_the_trained_kinds_of_drafter(method: str) -> None:
     """A real decoder and a real DFlash block: drafted from its context, walked, and reported."""
     target = tiny_target(vocab_size=FEW, end_ids=(), num_layers=2)
     shape = {"num_layers": 1, "windows": (None,), "causal": (False,), "block_size": 4}
     taps = {"num_target_layers": 2, "target_layer_ids": (0, 1)}
-    drafter = random_drafter(target, method, **shape, **taps)
+    drafter = random_drafter(target, method.removesuffix("+ngram"), **shape, **taps)
+    if method.endswith("+ngram"):
+        drafter = LookupFirst(NgramDrafter(3, min_n=1), drafter)
     params = SamplingParams(max_tokens=LENGTH, temperature=2.0)  # these logits are steep
     rows = run(target, drafter, params, 2500, FEW_PROMPT)
     law = decoder_law(target, params)

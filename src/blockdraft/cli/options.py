@@ -15,8 +15,8 @@ Target = Annotated[
 Drafter = Annotated[
     str,
     typer.Option(
-        help="auto: the one made for the target, else ngram. Or ngram, dflash2, dflash, none, "
-        "or a checkpoint folder."
+        help="auto: the one made for the target with ngram lookup before it, else ngram alone. Or "
+        "ngram, dflash2, dflash, none, or a checkpoint folder; +ngram may follow a drafter."
     ),
 ]
 NoDrafter = Annotated[bool, typer.Option("--no-drafter", help="The same as --drafter none.")]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from blockdraft.drafters.base import Drafter
 from blockdraft.errors import CheckpointError
-from blockdraft.registry import NONE, load_drafter, recorded_target, shipped_checkpoint
+from blockdraft.registry import LOOKUP, NONE, load_drafter, recorded_target, shipped_checkpoint
 from blockdraft.targets.base import Target
 from blockdraft.targets.sources.wheel import cache_folder
 
@@ -23,7 +23,8 @@ def find_drafter(
     """The drafter asked for, bound to `target`; None decodes plainly.
 
     `auto` takes the one shipped for this target, else a checkpoint in the cache's `drafters` folder
-    that records this target's fingerprint, else n-gram lookup. One line says which.
+    that records this target's fingerprint, each with text that repeats looked up first; else n-gram
+    lookup alone. One line says which.
     """
     if name != AUTO or num_draft_tokens == 0:
         wanted = NONE if name == AUTO else name
@@ -32,7 +33,7 @@ def find_drafter(
     if folder is None:
         log(f"drafter: ngram lookup (no trained drafter is known for {target.info.name})")
         return load_drafter("ngram", target, num_draft_tokens=num_draft_tokens)
-    drafter = load_drafter(folder, target, num_draft_tokens=num_draft_tokens)
+    drafter = load_drafter(f"{folder}{LOOKUP}", target, num_draft_tokens=num_draft_tokens)
     assert drafter is not None
     log(f"drafter: {drafter.name} from {folder}")
     return drafter

@@ -19,6 +19,7 @@ from blockdraft.drafters.block_drafter import BlockDrafter
 from blockdraft.drafters.block_model import DraftedBlock
 from blockdraft.drafters.config import MAX_CANDIDATES
 from blockdraft.drafters.dflash2 import DFlash2Drafter
+from blockdraft.drafters.lookup_first import LookupFirst
 from blockdraft.targets.base import PassOutput, RowBatch, Target
 from blockdraft.types import Proposal
 
@@ -73,15 +74,26 @@ class LatticeWatch(Drafter):
     """Drafts what `inner` drafts, for one row, and keeps the proposal and its candidates."""
 
     def __init__(self, inner: Drafter) -> None:
+        self._block: LatticeWatch | None = None
+        if isinstance(inner, LookupFirst):
+            self._block = LatticeWatch(inner.inner)
+            inner = LookupFirst(inner.lookup, self._block)
         self.inner, self.name = inner, inner.name
         self.num_draft_tokens = inner.num_draft_tokens
         self.target_layer_ids = inner.target_layer_ids
         self.forget()
 
+    @property
+    def lattice(self) -> SeenLattice | None:
+        """None where the cycle's drafts were not chosen from candidates."""
+        return self._lattice if self._block is None else self._block.lattice
+
     def forget(self) -> None:
         """A cycle without a draft must not show the one before."""
         self.proposal: Proposal | None = None
-        self.lattice: SeenLattice | None = None
+        self._lattice: SeenLattice | None = None
+        if self._block is not None:
+            self._block.forget()
 
     def new_context(self, num_slots: int, max_len: int) -> DraftContext:
         return self.inner.new_context(num_slots, max_len)
@@ -94,7 +106,7 @@ class LatticeWatch(Drafter):
     def select(self, drafted: Any, batch: DraftBatch) -> Proposal:
         self.proposal = self.inner.select(drafted, batch)
         if isinstance(self.inner, BlockDrafter):
-            self.lattice = _lattice(self.inner, drafted, batch)
+            self._lattice = _lattice(self.inner, drafted, batch)
         return self.proposal
 
 
