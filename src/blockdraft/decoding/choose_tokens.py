@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from blockdraft.decoding.row import Row
+from blockdraft.kernels.streams import uniforms_for
 from blockdraft.sampling.adjust import AdjustRow, adjust_logits
 from blockdraft.sampling.logprobs import token_logprobs
-from blockdraft.sampling.streams import Purpose, uniforms, uniforms_for
+from blockdraft.sampling.streams import Purpose
 from blockdraft.sampling.warp import choose, keeps_every_token, nonfinite_rows, probabilities
 from blockdraft.targets.base import PassOutput
 from blockdraft.types import Proposal, Verdict
@@ -48,11 +49,11 @@ def choose_tokens(
         return accept_greedy(drafts, proposal.lens, best_ids), errors
     assert output.logits is not None
     logits = output.logits
-    errors = find_errors(proposal.lens, logits)
+    errors = find_errors(proposal.lens, logits, isa=output.isa)
     logits = _without(logits, errors)
     adjusted = adjust_logits(logits, _adjust_rows(rows, proposal))
     if adjusted is not logits:
-        emptied = find_errors(proposal.lens, adjusted, _NOTHING_LEFT)
+        emptied = find_errors(proposal.lens, adjusted, _NOTHING_LEFT, output.isa)
         logits, errors = _without(adjusted, emptied), {**emptied, **errors}
     verdicts = [
         (index, rule(rows, index, proposal, logits, output.isa))
@@ -82,18 +83,29 @@ def draws(
 ) -> Float64[Tensor, "b n"]:
     """Each row's own uniforms for the tokens at `positions` [b, n]."""
     seeds = [row.request.seed for row in rows]
-    return uniforms(seeds, [row.request.stream_key for row in rows], positions, purpose)
+    return uniforms_for(seeds, [row.request.stream_key for row in rows], positions, (purpose,))[0]
 
 
 def find_errors(
-    lens: Sequence[int], logits: Float[Tensor, "b t v"], message: str = _BROKEN
+    lens: Sequence[int],
+    logits: Float[Tensor, "b t v"],
+    message: str = _BROKEN,
+    isa: str | None = None,
 ) -> dict[int, str]:
     """The message for each row with non-finite logits among its valid rows."""
-    bad = nonfinite_rows(logits.flatten(0, 1))
+    bad = _nonfinite(logits.flatten(0, 1), isa)
     if not any(bad):
         return {}
     width = logits.shape[1]
     return _messages(lens, [bad[i * width : (i + 1) * width] for i in range(len(lens))], message)
+
+
+def _nonfinite(logits: Float[Tensor, "n v"], isa: str | None) -> list[bool]:
+    if isa is None or logits.dtype != torch.float32:
+        return nonfinite_rows(logits)
+    from blockdraft.kernels.native import accept
+
+    return accept.nonfinite_rows(logits.contiguous(), isa)
 
 
 def _messages(

@@ -107,6 +107,12 @@ class BlockModel:
         kernels = choose_kernels(self.dtype, self.device, self._kernels)
         return Backbone(self.config, tensors, kernels, self.device)
 
+    @property
+    def native_isa(self) -> str:
+        """Instruction set of a backbone on the native kernels."""
+        assert not isinstance(self.backbone, Backbone), "this backbone runs on PyTorch"
+        return self.backbone.native_pass.isa
+
     @cached_property
     def head(self) -> Callable[[Tensor], Tensor]:
         """Raw logits of the tokens that can be drafted, for rows [n, m] in the target's dtype."""
@@ -194,7 +200,17 @@ class BlockModel:
         Whether a row is refused depends on its scores alone, never on what was drawn from them, so
         that the proposal stays exact. Says so once.
         """
-        if not all(is_finite) and not self._has_warned:
+        return self.cut_lens(batch, [self.num_draft_tokens if ok else 0 for ok in is_finite])
+
+    def cut_lens(self, batch: DraftBatch, finite_lens: Sequence[int]) -> tuple[int, ...]:
+        """Tokens each row may use: none from the first slot on whose scores are not finite.
+
+        A slot's scores may depend on the drafts before it, never on its own: so the proposal stays
+        exact. Says once that something is not used.
+        """
+        lens = tuple(min(n, self.num_draft_tokens) for n in batch.max_lens)
+        cut = tuple(map(min, lens, finite_lens))
+        if cut != lens and not self._has_warned:
             self._has_warned = True
             warnings.warn(
                 f"drafter {self.source!r} gives non-finite logits in"
@@ -202,10 +218,7 @@ class BlockModel:
                 " where it does (said once); try another dtype",
                 stacklevel=2,
             )
-        return tuple(
-            min(length, self.num_draft_tokens) if ok else 0
-            for length, ok in zip(batch.max_lens, is_finite, strict=True)
-        )
+        return cut
 
 
 def _drafted(result: PassResult, num_rows: int, num_slots: int) -> DraftedBlock:

@@ -67,7 +67,7 @@ class DFlash2Drafter(BlockDrafter):
         return Lattice(vocab.tokens(rows), scores)
 
     def select(self, drafted: DraftedBlock, batch: DraftBatch) -> Proposal:
-        if drafted.top is not None and all(t is None for t in sampling_temperatures(batch)):
+        if drafted.top is not None:
             return self._walk_natively(drafted, batch)
         lattice = self.lattice(drafted, batch.anchor_ids)
         is_finite = torch.isfinite(lattice.scores.sum((1, 2, 3))).tolist()
@@ -81,21 +81,28 @@ class DFlash2Drafter(BlockDrafter):
         return Proposal(_tokens(lattice, paths), lens, lattice.ids, q)
 
     def _walk_natively(self, drafted: DraftedBlock, batch: DraftBatch) -> Proposal:
-        """The greedy walk in C, which scores only the edges it passes."""
-        from blockdraft.kernels.native.walk import walk_greedy as walk
+        """The walk in C, which scores only the edges it passes."""
+        from blockdraft.kernels.native.walk import WalkInput, walk_greedy, walk_sampled
 
         values, rows = drafted.best(self.model.config.selector_top_k)
-        gate, vocab = self._native_gate(drafted.hidden), self.model.vocab
-        path, is_finite = walk(
-            gate,
+        vocab, rows = self.model.vocab, rows.contiguous()
+        given = WalkInput(
+            self._native_gate(drafted.hidden),
             self.model.transform(values).contiguous(),
-            rows.contiguous(),
+            rows,
             vocab.rows(batch.anchor_ids),
             self._predecessors,
             self._successors,
             vocab.ids,
         )
-        return Proposal(path, self.model.draft_lens(batch, is_finite.tolist()))
+        temperatures = sampling_temperatures(batch)
+        if all(t is None for t in temperatures):
+            path, finite_lens = walk_greedy(given)
+            return Proposal(path, self.model.cut_lens(batch, finite_lens))
+        assert batch.uniforms is not None, "sampled rows need uniforms"
+        uniforms, isa = batch.uniforms[:, : rows.shape[1]], self.model.native_isa
+        path, q, finite_lens = walk_sampled(given, temperatures, uniforms, isa)
+        return Proposal(path, self.model.cut_lens(batch, finite_lens), vocab.tokens(rows), q)
 
     @cached_property
     def _native_gate(self) -> Callable[[Tensor], Tensor]:

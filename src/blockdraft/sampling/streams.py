@@ -88,14 +88,7 @@ def uniforms_for(
     Raises: ValueError if the shapes disagree or a position is out of range; OverflowError if a
         seed or stream key is.
     """
-    num_rows = len(seeds)
-    if positions.ndim != 2 or len(positions) != num_rows or len(stream_keys) != num_rows:
-        raise ValueError(
-            f"{num_rows} seeds, {len(stream_keys)} stream keys and positions of shape "
-            f"{positions.shape}; give one seed, one stream key and one row of positions a request"
-        )
-    if np.any(positions >> _POSITION_BITS):
-        raise ValueError(f"positions must be 0 to 2**{_POSITION_BITS} - 1; got {positions}")
+    check_positions(seeds, stream_keys, positions)
     shape = (len(purposes), *positions.shape)
     counters, keys = np.empty((4, *shape), dtype="<u4"), np.empty((2, *shape), dtype="<u4")
     counters[0] = positions
@@ -104,6 +97,20 @@ def uniforms_for(
     keys[:] = _words(seeds)
     words = philox4x32(counters.reshape(4, -1), keys.reshape(2, -1))
     return torch.from_numpy(_as_unit(words).reshape(shape))
+
+
+def check_positions(
+    seeds: Sequence[int], stream_keys: Sequence[int], positions: npt.NDArray[np.int64]
+) -> None:
+    """Raises: ValueError if the shapes disagree or a position is out of range."""
+    num_rows = len(seeds)
+    if positions.ndim != 2 or len(positions) != num_rows or len(stream_keys) != num_rows:
+        raise ValueError(
+            f"{num_rows} seeds, {len(stream_keys)} stream keys and positions of shape "
+            f"{positions.shape}; give one seed, one stream key and one row of positions a request"
+        )
+    if np.any(positions >> _POSITION_BITS):
+        raise ValueError(f"positions must be 0 to 2**{_POSITION_BITS} - 1; got {positions}")
 
 
 def _words(numbers: Sequence[int]) -> npt.NDArray[np.uint32]:

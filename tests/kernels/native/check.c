@@ -291,6 +291,31 @@ static void check_sampled(int isa) {
     }
 }
 
+/* A drawn walk in which a score is not finite, uniforms, and rows without a token. */
+static void check_walk(int isa) {
+    enum { B = 2, K = 3, C = 4, RANK = 19, ENTRIES = 6 };
+    float *gate = random_f32(B * K * RANK, 0.0f), *values = random_f32(B * K * C, 0.0f);
+    uint16_t *left = random_bf16(ENTRIES * RANK), *right = random_bf16(ENTRIES * RANK);
+    int64_t rows[B * K * C], anchors[B] = {0, 5}, path[B * K], positions[B * K];
+    int32_t finite_lens[B];
+    uint64_t seeds[B] = {1, ~0ull};
+    uint32_t purpose = 2;
+    double temperatures[B] = {0.7, 0.0}, uniforms[B * K];
+    float q[B * K * C];
+    uint8_t is_bad[B * K];
+    for (int i = 0; i < B * K * C; i++) rows[i] = i % ENTRIES;
+    for (int i = 0; i < B * K; i++) positions[i] = i;
+    bd_uniforms(seeds, seeds, positions, B, K, &purpose, 1, uniforms);
+    bd_walk walk = {gate, values, rows, anchors, left, right, NULL, temperatures, uniforms, path,
+                    finite_lens, NULL, B, K, C, RANK};
+    expect(bd_run_walk(isa, &walk), "greedy walk");
+    walk.q = q, walk.token_ids = rows, values[K * C + C] = 1.0f / 0.0f;
+    expect(bd_run_walk(isa, &walk), "drawn walk");
+    expect(finite_lens[0] != K || finite_lens[1] != 1, "finite scores");
+    expect(bd_nonfinite_rows(isa, values, C, B * K, is_bad), "rows");
+    free(gate), free(values), free(left), free(right);
+}
+
 int main(void) {
     for (int isa = 0; isa < BD_NUM_ISAS; isa++) {
         if (!bd_isa_usable(isa)) continue;
@@ -298,6 +323,7 @@ int main(void) {
         check_same_bits(isa);
         check_drafter(isa);
         check_sampled(isa);
+        check_walk(isa);
         printf("instruction set %d: ok\n", isa);
     }
     bd_set_num_threads(1);

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from blockdraft.errors import ConfigError, UserError
 from blockdraft.kernels import native
-from blockdraft.kernels.native.accept import accept_rows, token_masses
+from blockdraft.kernels.native.accept import accept_rows, nonfinite_rows, token_masses
+from blockdraft.sampling import warp
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="native kernels cannot be built")
 LAST = 1.0 - 2.0**-53
@@ -180,3 +181,12 @@ def test_arguments_out_of_range_are_refused(isa: str) -> None:
             token_masses(wrong, [0], [1.0], zero, isa)
     with pytest.raises(ConfigError, match="2 temperatures"):
         token_masses(logits, [0], [1.0, 1.0], zero, isa)
+
+
+@pytest.mark.parametrize("v", [1, 17, 500])
+def test_nonfinite_rows_are_those_of_the_reference(isa: str, v: int) -> None:
+    logits = logits_of(7, v)
+    for row, value in enumerate((float("nan"), float("inf"), float("-inf"))):
+        logits[2 * row, v // 2] = value
+    logits[6] = float("-inf")
+    assert nonfinite_rows(logits, isa) == warp.nonfinite_rows(logits)

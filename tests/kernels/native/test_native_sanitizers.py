@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not native.available(), reason=str(native.why_un
 
 def compile_program(folder: Path, sanitizers: str) -> Path:
     """The C test program with all kernels; skips if the compiler lacks the sanitizers."""
-    start = [build.find_compiler().path, *_FLAGS, f"-fsanitize={sanitizers}"]
+    start = [*build.find_compiler().command, *_FLAGS, f"-fsanitize={sanitizers}"]
     start += ["-fno-sanitize-recover=all", f"-I{build.SOURCE_DIR}"]
     probe = folder / "probe.c"
     probe.write_text("int main(void) { return 0; }\n")

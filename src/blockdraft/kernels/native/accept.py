@@ -30,12 +30,14 @@ _WRONG = {
 
 
 @cache
-def _functions() -> tuple[Any, Any]:
+def _functions() -> tuple[Any, Any, Any]:
     masses, accept = load().bd_token_masses, load().bd_accept_sampled
+    bad = load().bd_nonfinite_rows
     head = (c_int, c_void_p, c_int, c_void_p, c_void_p, c_int)
     masses.restype, masses.argtypes = c_int, (*head, *[c_void_p] * 2)
     accept.restype, accept.argtypes = c_int, (*head, POINTER(structs.SampledStruct))
-    return masses, accept
+    bad.restype, bad.argtypes = c_int, (c_int, c_void_p, c_int, c_int, c_void_p)
+    return masses, accept, bad
 
 
 def accept_rows(
@@ -131,6 +133,20 @@ def _run(
     if status in _WRONG:
         raise ValueError(_WRONG[status])
     check_status(status)
+
+
+def nonfinite_rows(logits: Float32[Tensor, "n v"], isa: str) -> list[bool]:
+    """Which rows no token can be drawn from, as `sampling.warp.nonfinite_rows`."""
+    if _fit(logits, torch.float32, logits.shape) is not logits:
+        raise ConfigError(f"logits {tuple(logits.shape)} must be contiguous")
+    bad = torch.empty(len(logits), dtype=torch.bool)
+    check_status(
+        _functions()[2](
+            structs.ISAS.index(isa), logits.data_ptr(), logits.shape[1], len(logits), bad.data_ptr()
+        )
+    )
+    found: list[bool] = bad.tolist()
+    return found
 
 
 def _fit(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

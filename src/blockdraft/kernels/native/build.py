@@ -32,6 +32,7 @@ COMMON_UNITS = (
     "pass",
     "walk",
     "accept",
+    "streams",
     "api",
 )
 #: Sums keep their order: no -ffast-math, and no contraction that could differ between loops.

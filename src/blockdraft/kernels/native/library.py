@@ -38,6 +38,11 @@ def load() -> ctypes.CDLL:
     return library
 
 
+def is_loaded() -> bool:
+    """Whether the kernels are in use in this process: they are never compiled for small work."""
+    return load.cache_info().currsize > 0
+
+
 def _declare(library: ctypes.CDLL) -> None:
     linear, model = POINTER(structs.LinearStruct), POINTER(structs.ModelStruct)
     batch, cache_ = POINTER(structs.BatchStruct), POINTER(structs.CacheStruct)

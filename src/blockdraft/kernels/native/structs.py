@@ -146,6 +146,29 @@ class SampledStruct(ctypes.Structure):
     )
 
 
+class WalkStruct(ctypes.Structure):
+    """bd_walk"""
+
+    _fields_ = (
+        ("gate", c_void_p),
+        ("values", c_void_p),
+        ("candidate_rows", c_void_p),
+        ("anchors", c_void_p),
+        ("predecessors", c_void_p),
+        ("successors", c_void_p),
+        ("token_ids", c_void_p),
+        ("temperatures", c_void_p),
+        ("uniforms", c_void_p),
+        ("path", c_void_p),
+        ("finite_lens", c_void_p),
+        ("q", c_void_p),
+        ("num_rows", c_int32),
+        ("num_slots", c_int32),
+        ("num_candidates", c_int32),
+        ("rank", c_int32),
+    )
+
+
 ALL_STRUCTS = (
     LinearStruct,
     ConvStruct,
@@ -155,4 +178,5 @@ ALL_STRUCTS = (
     CacheStruct,
     BatchStruct,
     SampledStruct,
+    WalkStruct,
 )

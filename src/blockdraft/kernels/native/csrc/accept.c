@@ -3,7 +3,7 @@
  * of its own rows alone.
  *
  * A token's weight is e^((x - greatest) / temperature) in float32, its probability weight / total
- * in float64. Sums are those of groups of neighbours: a draw looks for its group, then within it. */
+ * in float64. Sums are those of groups of neighbours: a draw finds its group, then its id. */
 #include <math.h>
 #include <string.h>
 
@@ -36,6 +36,7 @@ typedef struct {
     const int64_t *rows, *ids;
     const double *temperatures;
     double *masses;
+    uint8_t *is_bad; /* where only that is asked */
     bd_counter counter;
     atomic_int status;
 } bd_job;
@@ -191,6 +192,12 @@ static int measure(const bd_job *job, int index) {
     return status;
 }
 
+static int judge_row(const bd_job *job, int index) {
+    const float *x = job->logits + (ptrdiff_t)index * job->vocab_size;
+    job->is_bad[index] = !isfinite(job->kernels->row_maximum(x, job->vocab_size));
+    return BD_OK;
+}
+
 static void job_task(void *argument, int thread, int num_threads) {
     bd_job *job = argument;
     (void)thread, (void)num_threads;
@@ -198,7 +205,9 @@ static void job_task(void *argument, int thread, int num_threads) {
         int index = atomic_fetch_add_explicit(&job->counter.next, 1, memory_order_relaxed);
         if (index >= job->count) return;
         int status = BD_ERROR_ARGUMENT;
-        if (job->temperatures[index] > 0.0)
+        if (job->is_bad)
+            status = judge_row(job, index);
+        else if (job->temperatures[index] > 0.0)
             status = job->sampled ? accept_sequence(job, index) : measure(job, index);
         if (status != BD_OK) atomic_store(&job->status, status);
     }
@@ -226,5 +235,12 @@ int bd_accept_sampled(int isa, const float *logits, int vocab_size, const int64_
                       const double *temperatures, int count, const bd_sampled *sampled) {
     bd_job job = {.kernels = bd_find_kernels(isa), .logits = logits, .vocab_size = vocab_size,
                   .count = count, .rows = rows, .temperatures = temperatures, .sampled = sampled};
+    return run_job(&job);
+}
+
+int bd_nonfinite_rows(int isa, const float *logits, int vocab_size, int num_rows,
+                      uint8_t *is_bad) {
+    bd_job job = {.kernels = bd_find_kernels(isa), .logits = logits, .vocab_size = vocab_size,
+                  .count = num_rows, .is_bad = is_bad};
     return run_job(&job);
 }

@@ -25,7 +25,8 @@ int bd_abi_version(void) { return BD_ABI_VERSION; }
 int bd_struct_bytes(int index) {
     static const size_t sizes[] = {sizeof(bd_linear),   sizeof(bd_conv),  sizeof(bd_layer),
                                    sizeof(bd_model),    sizeof(bd_sequence),
-                                   sizeof(bd_cache),    sizeof(bd_batch), sizeof(bd_sampled)};
+                                   sizeof(bd_cache),    sizeof(bd_batch), sizeof(bd_sampled),
+                                   sizeof(bd_walk)};
     int count = (int)(sizeof sizes / sizeof *sizes);
     return index >= 0 && index < count ? (int)sizes[index] : 0;
 }

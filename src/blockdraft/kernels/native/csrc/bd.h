@@ -93,6 +93,27 @@ typedef struct {
     int32_t num_sequences, num_rows, num_taps, num_head_rows, head_kind, top_k;
 } bd_batch;
 
+/* A walk through [num_rows][num_slots] slots of `num_candidates` each, from anchors[row] on.
+ * Candidates and anchors are rows of the codebooks; the path holds their token_ids, or the rows
+ * themselves if that is NULL. finite_lens[row] counts the slots before the first with a score on
+ * the way that is not a finite number.
+ *
+ * Without `q` the best candidate is taken, the first one on ties. With it, q receives the law of
+ * each slot on its candidates, which the path was drawn from: softmax(score / temperature), or one
+ * on the best where the temperature is 0 or a score so far was not finite. */
+typedef struct {
+    const float *gate, *values;    /* [rows][slots][rank], [rows][slots][candidates] */
+    const int64_t *candidate_rows; /* [rows][slots][candidates] */
+    const int64_t *anchors;        /* [rows] */
+    const uint16_t *predecessors, *successors;
+    const int64_t *token_ids;
+    const double *temperatures, *uniforms; /* with q: [rows], [rows][slots] */
+    int64_t *path;                         /* [rows][slots] */
+    int32_t *finite_lens;                  /* [rows] */
+    float *q;                              /* [rows][slots][candidates] or NULL */
+    int32_t num_rows, num_slots, num_candidates, rank;
+} bd_walk;
+
 /* What was drafted for each sequence, and the uniforms that judge it. Slots at and beyond a length
  * may hold anything. */
 typedef struct {
@@ -122,6 +143,14 @@ BD_EXPORT int bd_run_pass(const bd_model *model, const bd_batch *batch);
 BD_EXPORT int bd_append_context(const bd_model *model, const bd_cache *cache,
                                 const uint16_t *features, const bd_sequence *sequences,
                                 int num_sequences, int num_rows);
+BD_EXPORT int bd_run_walk(int isa, const bd_walk *walk);
+/* Uniforms in [0, 1) [num_purposes][num_rows][num_positions], positions below 2^32. */
+BD_EXPORT void bd_uniforms(const uint64_t *seeds, const uint64_t *stream_keys,
+                           const int64_t *positions, int num_rows, int num_positions,
+                           const uint32_t *purposes, int num_purposes, double *out);
+/* is_bad[row] of logits [num_rows][vocab_size]: nan or inf among them, or -inf alone. */
+BD_EXPORT int bd_nonfinite_rows(int isa, const float *logits, int vocab_size, int num_rows,
+                                uint8_t *is_bad);
 /* Probabilities at temperatures above 0, out of logits [.][vocab_size]: masses[i] is that of ids[i]
  * in row rows[i]. BD_ERROR_NO_MASS if a row has nan or inf, or -inf alone. */
 BD_EXPORT int bd_token_masses(int isa, const float *logits, int vocab_size, const int64_t *rows,

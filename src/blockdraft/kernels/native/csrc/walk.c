@@ -1,8 +1,8 @@
-/* The greedy walk of DFlash 2's candidate selector: only the edges on the path are scored. */
+/* The walks of DFlash 2's candidate selector: only the edges on the path are scored. */
 #include <math.h>
 #include <string.h>
 
-#include "bd.h"
+#include "kernels.h"
 
 enum { SUMS = 16 }; /* partial sums of a dot product: a fixed order that vectorises */
 
@@ -31,38 +31,80 @@ static void prefetch_rows(const uint16_t *codebook, const int64_t *rows, int cou
             __builtin_prefetch((const char *)(codebook + rows[i] * rank) + byte);
 }
 
-/* Walk [num_rows][num_slots] slots of `num_candidates` each, from anchors[row] on.
+/* Scores of a slot's candidates after `previous`; 0 if one is not a finite number.
  *
- * score = values + <predecessors[previous] * gate, successors[candidate]>; the best candidate is
- * taken, the first one on ties. Candidates and anchors are rows of the codebooks; the path holds
- * their token_ids, or the rows themselves if that is NULL. finite[row] is 0 if a score on the way was
- * not a finite number. */
-BD_EXPORT int bd_walk_greedy(const float *gate, const float *values, const int64_t *candidate_rows,
-                             const int64_t *anchors, const uint16_t *predecessors,
-                             const uint16_t *successors, const int64_t *token_ids, int num_rows,
-                             int num_slots, int num_candidates, int rank, int64_t *path,
-                             uint8_t *finite) {
+ * score = values + <predecessors[previous] * gate, successors[candidate]> */
+static int score_slot(const bd_walk *walk, ptrdiff_t at, int64_t previous, float *scores) {
+    int rank = walk->rank, count = walk->num_candidates, is_finite = 1;
+    const int64_t *candidates = walk->candidate_rows + at * count;
     float left[rank];
-    if (num_rows < 0 || num_slots < 0 || num_candidates < 1 || rank < 1) return BD_ERROR_ARGUMENT;
-    prefetch_rows(successors, candidate_rows, num_rows * num_slots * num_candidates, rank);
-    for (int row = 0; row < num_rows; row++) {
-        int64_t previous = anchors[row];
-        finite[row] = 1;
-        for (int slot = 0; slot < num_slots; slot++) {
-            ptrdiff_t at = (ptrdiff_t)row * num_slots + slot;
-            const int64_t *candidates = candidate_rows + at * num_candidates;
-            int best = 0;
-            float best_score = -INFINITY;
-            for (int i = 0; i < rank; i++)
-                left[i] = widen(predecessors[previous * rank + i]) * gate[at * rank + i];
-            for (int c = 0; c < num_candidates; c++) {
-                float score = values[at * num_candidates + c] +
-                              edge(left, successors + candidates[c] * rank, rank);
-                if (!isfinite(score)) finite[row] = 0;
-                if (score > best_score) best_score = score, best = c;
-            }
-            previous = candidates[best];
-            path[at] = token_ids ? token_ids[previous] : previous;
+    for (int i = 0; i < rank; i++)
+        left[i] = widen(walk->predecessors[previous * rank + i]) * walk->gate[at * rank + i];
+    for (int c = 0; c < count; c++) {
+        scores[c] = walk->values[at * count + c] +
+                    edge(left, walk->successors + candidates[c] * rank, rank);
+        if (!isfinite(scores[c])) is_finite = 0;
+    }
+    return is_finite;
+}
+
+/* The first of the greatest scores; nan is never taken if there is anything else. */
+static int best_of(const float *scores, int count) {
+    float best_score = -INFINITY;
+    int best = 0;
+    for (int c = 0; c < count; c++)
+        if (scores[c] > best_score) best_score = scores[c], best = c;
+    return best;
+}
+
+/* q = softmax(scores / temperature), and one candidate drawn from these very numbers. */
+static int draw_from(const bd_kernels *kernels, const float *scores, int count,
+                     double temperature, double u, float *q) {
+    double total = 0.0, cumulative = 0.0;
+    int last = 0;
+    kernels->weigh(scores, count, scores[best_of(scores, count)], (float)(1.0 / temperature), q);
+    for (int c = 0; c < count; c++) total += q[c];
+    for (int c = 0; c < count; c++) q[c] = (float)(q[c] / total);
+    total = 0.0;
+    for (int c = 0; c < count; c++) total += q[c];
+    for (int c = 0; c < count; c++) {
+        cumulative += q[c];
+        if (q[c] > 0.0f) last = c;
+        if (cumulative > u * total) break;
+    }
+    return last;
+}
+
+static int step(const bd_walk *walk, const bd_kernels *kernels, int row, int slot,
+                const float *scores) {
+    int count = walk->num_candidates, best = best_of(scores, count);
+    ptrdiff_t at = (ptrdiff_t)row * walk->num_slots + slot;
+    if (walk->q == NULL) return best;
+    float *q = walk->q + at * count;
+    double temperature = walk->temperatures[row];
+    if (slot < walk->finite_lens[row] && temperature > 0.0)
+        return draw_from(kernels, scores, count, temperature, walk->uniforms[at], q);
+    for (int c = 0; c < count; c++) q[c] = c == best ? 1.0f : 0.0f;
+    return best;
+}
+
+int bd_run_walk(int isa, const bd_walk *walk) {
+    const bd_kernels *kernels = bd_find_kernels(isa);
+    int count = walk->num_candidates;
+    if (kernels == NULL || walk->num_rows < 0 || walk->num_slots < 0 || count < 1 || walk->rank < 1)
+        return BD_ERROR_ARGUMENT;
+    float scores[count];
+    prefetch_rows(walk->successors, walk->candidate_rows, walk->num_rows * walk->num_slots * count,
+                  walk->rank);
+    for (int row = 0; row < walk->num_rows; row++) {
+        int64_t previous = walk->anchors[row];
+        walk->finite_lens[row] = walk->num_slots;
+        for (int slot = 0; slot < walk->num_slots; slot++) {
+            ptrdiff_t at = (ptrdiff_t)row * walk->num_slots + slot;
+            if (!score_slot(walk, at, previous, scores) && walk->finite_lens[row] > slot)
+                walk->finite_lens[row] = slot;
+            previous = walk->candidate_rows[at * count + step(walk, kernels, row, slot, scores)];
+            walk->path[at] = walk->token_ids ? walk->token_ids[previous] : previous;
         }
     }
     return BD_OK;
