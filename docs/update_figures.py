@@ -177,6 +177,20 @@ def rivals_regenerate(result: dict[str, Any]) -> str:
     )
 
 
+def greedy_equality_bfloat16(result: dict[str, Any]) -> str:
+    """One line: how many texts differ."""
+    rows, asked = result["rows"], result["settings"]
+    different = sum(row["num_different"] for row in rows)
+    names = dict.fromkeys(row["method"] for row in rows)
+    batches = dict.fromkeys(str(row["batch_size"]) for row in rows)
+    return (
+        f"{asked['num_prompts']} prompts of five sets, {asked['tokens']} tokens each, bfloat16, {result['provenance']['kernels']} "
+        f"kernels, {', '.join(names)} at batch sizes {' and '.join(batches)}: **{different}** of "
+        f"{sum(row['num_prompts'] for row in rows):,} texts differ from plain decoding "
+        f"([JSON](../benchmarks/results/greedy_equality_bfloat16.json)).\n"
+    )
+
+
 def evaluate(result: dict[str, Any]) -> str:
     """README's table of what the shipped drafters do on five tasks."""
     about, asked, rows = result["provenance"], result["settings"], result["rows"]
@@ -230,6 +244,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
         rivals_batch16,
         rivals_batch64,
         rivals_regenerate,
+        greedy_equality_bfloat16,
         evaluate,
         findings_candidates,
         findings_choosers,
