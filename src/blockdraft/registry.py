@@ -90,8 +90,10 @@ def load_drafter(
     name, folder, names = str(name_or_path), Path(name_or_path), drafter_names()
     if name.endswith(LOOKUP) and name not in names and not folder.is_dir():
         first = name.removesuffix(LOOKUP)
+        if first in ("", NONE, "ngram") or first.endswith(LOOKUP):
+            raise ConfigError(f"drafter {name!r}: put one drafter with a model before {LOOKUP!r}")
         inner = load_drafter(first, target, num_draft_tokens=num_draft_tokens, dtype=dtype)
-        return inner if num_draft_tokens == 0 else _with_lookup(inner, name)
+        return None if inner is None else add_lookup(inner)
     if name not in names and not folder.is_dir():
         raise ConfigError(_unknown(name))
     if name == NONE or num_draft_tokens == 0:
@@ -107,9 +109,8 @@ def load_drafter(
     return drafter
 
 
-def _with_lookup(inner: Drafter | None, name: str) -> Drafter | None:
-    if inner is None or inner.name == "ngram":
-        raise ConfigError(f"drafter {name!r}: put a drafter with a model before {LOOKUP!r}")
+def add_lookup(inner: Drafter) -> Drafter:
+    """The drafter, bound already, with text that repeats looked up before it drafts."""
     first = importlib.import_module("blockdraft.drafters.lookup_first")
     lookup = drafter_class("ngram")(inner.num_draft_tokens, min_n=_LOOKUP_MIN_N)
     drafter: Drafter = first.LookupFirst(lookup, inner)

@@ -143,12 +143,14 @@ class Proposal:
         lens: drafted tokens of each row, 0..k.
         q_ids: support of q at each slot; None says that every q is a point mass at `ids`.
         q_probs: q on that support, rows sum to 1; the row really sampled from.
+        looked_up: rows whose drafts were copied from their text, not made by the drafter's model.
     """
 
     ids: Int64[Tensor, "b k"]
     lens: tuple[int, ...]
     q_ids: Int64[Tensor, "b k c"] | None = None
     q_probs: Float32[Tensor, "b k c"] | None = None
+    looked_up: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

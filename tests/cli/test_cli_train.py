@@ -179,6 +179,33 @@ def test_a_draft_vocabulary_grows_and_does_not_shrink(cli: Cli, recipe: Path) ->
     assert "draft_vocab_size is 32" in smaller.error
 
 
+def test_a_draft_vocabulary_that_stays_may_lack_the_end(
+    cli: Cli, recipe: Path, target_folder: Path, tmp_path: Path
+) -> None:
+    ids = tmp_path / "ids.json"
+    ids.write_text(json.dumps(list(range(10, 74))))
+    shape = ("--layers", 2, "--block-size", 4, "--num-taps", 2, "--mask-token-id", 270)
+    folder = tmp_path / "init"
+    made = cli(
+        "init-drafter", target_folder, "-o", folder, "--selector-rank", 4,
+        "--draft-vocab-ids", ids, *shape,
+    )  # fmt: skip
+    assert made.code == 0
+    config = read_zlab(folder)[0]
+    answers = recipe.parent / "answers" / "answers.jsonl"
+    settings = {
+        "drafter.start_from": folder,
+        "drafter.target_layer_ids": list(config.target_layer_ids),
+        "drafter.selector_top_k": config.selector_top_k,
+        "drafter.window": config.windows[0] or 0,
+        "drafter.conv_group_size": config.conv_group_size,
+        "data.features": '""',
+        "data.answers": answers,
+    }
+    given = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    assert cli("train", recipe, "--dry-run", *given).code == 0
+
+
 def test_features_may_be_recomputed(cli: Cli, recipe: Path) -> None:
     """The same run without shards, from the answers alone."""
     answers = recipe.parent / "answers" / "answers.jsonl"

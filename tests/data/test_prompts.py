@@ -67,6 +67,23 @@ def test_a_match_takes_its_groups_to_the_template_and_leaves_out_the_rest(tmp_pa
     assert plan.num_unmatched == 1
 
 
+def test_each_variant_fills_its_template_by_itself(tmp_path: Path) -> None:
+    """Else `{name}` as it stands would be asked of the target."""
+    variants = [{"match": "(?P<name>x)", "template": "t"}, {"template": "t"}]
+    with pytest.raises(ConfigError, match=r"template t does not say where \{prompt\} goes"):
+        plan_of(tmp_path, [{**A, "variants": variants}], templates={"t": "say {name}"})
+    with pytest.raises(ConfigError, match=r"template t holds \{name\}, which a variant"):
+        plan_of(tmp_path, [{**A, "variants": variants}], templates={"t": "{name} {prompt}"})
+
+
+def test_a_prompt_without_one_of_the_groups_is_left_out(tmp_path: Path) -> None:
+    write_rows(tmp_path, {"id": "x", "turns": "ab"}, {"id": "y", "turns": "a"})
+    variants = [{"match": "a(?P<b>b)?", "template": "t"}]
+    plan = plan_of(tmp_path, [{**A, "variants": variants}], templates={"t": "<{b}>"})
+    assert texts(plan) == {"x@0#0": "<b>"}
+    assert plan.num_unmatched == 1
+
+
 @pytest.mark.parametrize(
     ("variant", "templates", "message"),
     [
@@ -77,6 +94,8 @@ def test_a_match_takes_its_groups_to_the_template_and_leaves_out_the_rest(tmp_pa
             {"t": "{a}"},
             r"template t does not say where \{b\} goes",
         ),
+        ({"match": "x{99999999999}", "template": "t"}, {"t": "{prompt}"}, "no regular expression"),
+        ({"match": "(?P<prompt>x)", "template": "t"}, {"t": "{prompt}"}, "names a group prompt"),
     ],
 )
 def test_a_match_that_cannot_be_used_is_refused(

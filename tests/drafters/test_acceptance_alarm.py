@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from typing import Any
 
 import pytest
 
 from blockdraft.drafters.alarm import NUM_CYCLES, AcceptanceAlarm
-from blockdraft.drafters.base import Drafter
+from blockdraft.drafters.base import DraftBatch, Drafter
+from blockdraft.drafters.lookup_first import LookupFirst
 from blockdraft.drafters.ngram import NgramDrafter
-from blockdraft.types import SamplingParams
+from blockdraft.types import Proposal, SamplingParams
 from tests.fakes.codec import make_llm
 from tests.fakes.models import tiny_target
 from tests.fakes.oracle import ids_of, random_prompts, scripted, solo
-from tests.fakes.scripted import Pattern, accept_none
+from tests.fakes.scripted import Pattern, ScriptedDrafter, accept_all, accept_none
 
 TARGET, PROMPTS = tiny_target(end_ids=()), random_prompts([13, 5])
 PARAMS = SamplingParams(max_tokens=NUM_CYCLES // 2 + 1)  # the first token is prefill's
@@ -53,6 +55,24 @@ def test_one_accepted_draft_in_a_while_is_enough() -> None:
 def test_a_drafter_without_features_may_have_nothing_to_draft() -> None:
     assert notices(drafter_of(accept_none, taps=()), 3) == []
     assert NgramDrafter().alarm is None
+
+
+class NowAndThen(ScriptedDrafter):
+    """Has something to look up at every eighth length of a text."""
+
+    def select(self, drafted: Any, batch: DraftBatch) -> Proposal:
+        found = super().select(drafted, batch)
+        lens = [
+            0 if len(text) % 8 else n for text, n in zip(batch.token_ids, found.lens, strict=True)
+        ]
+        return dataclasses.replace(found, lens=tuple(lens))
+
+
+def test_what_was_looked_up_does_not_speak_for_the_drafter_behind_it() -> None:
+    right, wrong = drafter_of(accept_all, taps=()), drafter_of(accept_none)
+    lookup = NowAndThen(right.oracles, accept_all, right.num_draft_tokens, right.vocab_size)
+    [message] = notices(LookupFirst(lookup, wrong), 20)
+    assert f"in {NUM_CYCLES} cycles" in message
 
 
 def test_cycles_without_a_draft_do_not_count() -> None:

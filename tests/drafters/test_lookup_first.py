@@ -59,6 +59,7 @@ def test_each_row_takes_its_own() -> None:
     proposal = propose(LookupFirst(NgramDrafter(3, min_n=2), block), REPEATING, NEW)
     assert proposal.ids.tolist() == [[7, 8, 5], [90, 91, 92]]
     assert proposal.lens == (3, 3)
+    assert proposal.looked_up == {0}
     assert proposal.q_ids is None
     assert block.num_passes == 1
 
@@ -66,8 +67,9 @@ def test_each_row_takes_its_own() -> None:
 @pytest.mark.parametrize(("texts", "num"), [([REPEATING], 0), ([REPEATING] * 2, 0), ([NEW], 1)])
 def test_the_pass_is_left_out_where_every_row_repeats(texts: list[list[int]], num: int) -> None:
     block = Block()
-    propose(LookupFirst(NgramDrafter(3, min_n=2), block), *texts)
+    proposal = propose(LookupFirst(NgramDrafter(3, min_n=2), block), *texts)
     assert block.num_passes == num
+    assert proposal.looked_up == (set() if num else set(range(len(texts))))
 
 
 def test_rows_that_draft_nothing_need_no_pass() -> None:
@@ -84,6 +86,7 @@ def test_a_row_that_repeats_has_a_point_mass_in_the_others_shape() -> None:
     assert proposal.q_ids is not None
     assert proposal.q_probs is not None
     assert proposal.q_ids.shape == proposal.q_probs.shape == (2, 3, 2)
+    assert proposal.looked_up == {0}
     assert proposal.ids[0, :2].tolist() == [7, 8]
     assert proposal.q_ids[0, :2].tolist() == [[7, 7], [8, 8]]
     assert proposal.q_probs[0].tolist() == [[1.0, 0.0]] * 3

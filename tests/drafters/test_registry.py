@@ -106,9 +106,9 @@ def test_a_lookup_can_be_put_before_any_drafter_with_a_model(
     assert registry.load_drafter(f"{folder}+ngram", TARGET, num_draft_tokens=0) is None
 
 
-@pytest.mark.parametrize("name", ["none+ngram", "ngram+ngram"])
+@pytest.mark.parametrize("name", ["none+ngram", "ngram+ngram", "+ngram", "dflash2+ngram+ngram"])
 def test_a_lookup_before_nothing_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="put a drafter with a model before"):
+    with pytest.raises(ConfigError, match="put one drafter with a model before"):
         registry.load_drafter(name, TARGET)
 
 

@@ -156,6 +156,14 @@ def test_a_model_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_auto_adds_the_lookup_to_the_folder_it_looked_at(drafters: Path) -> None:
+    """And takes no other one that happens to be called so."""
+    own = write_drafter(drafters / "a", {"target_fingerprint": "tiny-0", "target_name": "t"})
+    write_drafter(drafters / "a+ngram", {"target_fingerprint": "another"})
+    said = LLM("any").describe()["drafter"]
+    assert (said["name"], said["source"]) == ("dflash2+ngram", str(own))
+
+
 def test_describe_of_a_checkpoint_says_where_it_is_from(drafters: Path) -> None:
     folder = write_drafter(drafters / "x", {"target_name": "tiny-0"})
     said = LLM("any", str(folder)).describe()["drafter"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import mmap
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from blockdraft.kernels import huge_pages
 from blockdraft.kernels.huge_pages import huge_bytes, huge_zeros
 
 CPU = torch.device("cpu")
@@ -35,6 +38,18 @@ def test_a_view_keeps_the_memory() -> None:
     del whole
     gc.collect()
     assert part.tolist() == [0, 7]
+
+
+def test_a_system_without_huge_pages_has_ordinary_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(mmap.mmap):
+        def madvise(self, *_: object) -> None:
+            raise OSError(22, "Invalid argument")
+
+    names = {name: getattr(mmap, name) for name in dir(mmap)}
+    monkeypatch.setattr(huge_pages, "mmap", SimpleNamespace(**{**names, "mmap": Refusing}))
+    assert not bool(huge_zeros((3 * MIB,), torch.bfloat16, CPU).any())
+    monkeypatch.setattr(huge_pages, "mmap", SimpleNamespace())
+    assert not bool(huge_zeros((3 * MIB,), torch.bfloat16, CPU).any())
 
 
 @pytest.mark.parametrize("count", [2**46, 2**62])

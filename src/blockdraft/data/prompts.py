@@ -81,15 +81,15 @@ def make_plan(recipe: AnswersRecipe) -> Plan:
 
 
 def put_prompt(text: str, variant: Variant, templates: Mapping[str, str]) -> str | None:
-    """A prompt as the variant puts it; None where the variant's `match` is not in it."""
+    """A prompt as the variant puts it; None where its `match`, or one of the groups, is missing."""
     found = None if variant.match is None else re.search(variant.match, text, re.DOTALL)
-    if variant.match is not None and found is None:
+    if variant.match is not None and (found is None or None in found.groupdict().values()):
         return None
     if variant.cut_before is not None:
         text = text.split(variant.cut_before, 1)[0]
     if variant.template is None:
         return text
-    places = {"prompt": text} | (found.groupdict(default="") if found else {})
+    places = {"prompt": text} | (found.groupdict() if found else {})
     # In one go: what a prompt says is never taken for a place.
     return _PLACE.sub(lambda m: places.get(m[1], m[0]), templates[variant.template])
 

@@ -22,8 +22,8 @@ class Variant:
     Attributes:
         template: name of one of the recipe's templates; None leaves the prompt as it is.
         match: a regular expression (Python's, "." takes line ends too) that is looked for in the
-            prompt; its named groups go to `{name}` in the template. Prompts without it are left out
-            of this variant, and counted.
+            prompt, whole; its named groups go to `{name}` in the template. Prompts without it, or
+            without one of its groups, are left out of this variant, and counted.
         cut_before: the prompt ends where this text begins, if it holds it.
         temperature: 0 is greedy.
         num_samples: answers drawn of each prompt.
@@ -55,8 +55,10 @@ class Variant:
     def _check_match(self, pattern: str) -> None:
         try:
             re.compile(pattern)
-        except re.error as error:
+        except (re.error, OverflowError, TypeError) as error:
             raise ConfigError(f"match {pattern!r} is no regular expression: {error}") from error
+        if "prompt" in self.group_names:
+            raise ConfigError(f"match {pattern!r} names a group prompt; take another name for it")
         if self.group_names and self.template is None:
             raise ConfigError(
                 f"match {pattern!r} names {', '.join(self.group_names)}, and there is no template "
@@ -196,16 +198,23 @@ class AnswersRecipe:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
 
     def _check_templates(self) -> None:
-        """Every template says where the prompt goes, or all the groups that a variant takes."""
-        groups: dict[str, set[str]] = {name: set() for name in self.templates}
-        for variant in (variant for source in self.sources for variant in source.variants):
-            if variant.template is not None:
-                groups[variant.template].update(variant.group_names)
+        """Every template holds what its variants put in: their groups, or else the prompt."""
+        variants = [variant for source in self.sources for variant in source.variants]
         for name, text in self.templates.items():
-            missing = [f"{{{group}}}" for group in sorted(groups[name] or {"prompt"})]
-            missing = [place for place in missing if place not in text]
-            if missing:
-                raise ConfigError(f"template {name} does not say where {', '.join(missing)} goes")
+            users = [variant for variant in variants if variant.template == name]
+            every = {group for variant in users for group in variant.group_names}
+            for variant in users or [Variant()]:
+                own = set(variant.group_names)
+                missing = {group for group in own or {"prompt"} if f"{{{group}}}" not in text}
+                if missing:
+                    places = ", ".join(f"{{{group}}}" for group in sorted(missing))
+                    raise ConfigError(f"template {name} does not say where {places} goes")
+                left = sorted(group for group in every - own if f"{{{group}}}" in text)
+                if left:
+                    raise ConfigError(
+                        f"template {name} holds {{{left[0]}}}, which a variant that uses it does "
+                        "not match; give that variant a template of its own"
+                    )
 
     def _check_sources(self) -> None:
         names = [source.name for source in self.sources]

@@ -118,7 +118,7 @@ def commit(state: DecodeState, proposal: Proposal, verdict: Verdict, output: Pas
             accepted = verdict.accepted_len[i]
             kept = row.commit([*drafts[i][:accepted], verdict.next_ids[i]])
             row.cycles.append(Cycle(proposal.lens[i], min(accepted, len(kept)), tuple(kept)))
-            if alarm is not None:
+            if alarm is not None and i not in proposal.looked_up:
                 alarm.note(proposal.lens[i], accepted)
             lens[i] = 0 if row.is_finished else len(kept)
             state.record(i, output.features, i, len(kept))

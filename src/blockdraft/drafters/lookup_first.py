@@ -10,6 +10,7 @@ one of the drafter that drafted, and verification is as exact as with either.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,7 +94,7 @@ class LookupFirst(Drafter):
 
     def select(self, drafted: LookedUp, batch: DraftBatch) -> Proposal:
         if drafted.drafted is None:
-            return drafted.found
+            return dataclasses.replace(drafted.found, looked_up=_rows_with_any(drafted.found))
         return _merged(drafted.found, self.inner.select(drafted.drafted, batch))
 
 
@@ -102,18 +103,23 @@ def _merged(found: Proposal, drafted: Proposal) -> Proposal:
     takes = [n > 0 for n in found.lens]
     if not any(takes):
         return drafted
+    looked_up = _rows_with_any(found)
     lens = tuple(a or b for a, b in zip(found.lens, drafted.lens, strict=True))
     width = max(lens)
     rows = torch.tensor(takes, device=drafted.ids.device)
     ids = torch.where(rows[:, None], _widened(found.ids, width), _widened(drafted.ids, width))
     if drafted.q_ids is None or drafted.q_probs is None:
-        return Proposal(ids, lens)
+        return Proposal(ids, lens, looked_up=looked_up)
     # A point mass at the draft: the same id in every place of the support, all mass on the first.
     q_ids = torch.where(rows[:, None, None], ids[..., None], _widened(drafted.q_ids, width))
     mass = torch.zeros_like(_widened(drafted.q_probs, width))
     mass[..., 0] = 1.0
     q_probs = torch.where(rows[:, None, None], mass, _widened(drafted.q_probs, width))
-    return Proposal(ids, lens, q_ids, q_probs)
+    return Proposal(ids, lens, q_ids, q_probs, looked_up)
+
+
+def _rows_with_any(found: Proposal) -> frozenset[int]:
+    return frozenset(i for i, n in enumerate(found.lens) if n)
 
 
 def _widened(x: Int64[Tensor, "b k ..."], width: int) -> Int64[Tensor, "b w ..."]:

@@ -7,7 +7,13 @@ from pathlib import Path
 
 from blockdraft.drafters.base import Drafter
 from blockdraft.errors import CheckpointError
-from blockdraft.registry import LOOKUP, NONE, load_drafter, recorded_target, shipped_checkpoint
+from blockdraft.registry import (
+    NONE,
+    add_lookup,
+    load_drafter,
+    recorded_target,
+    shipped_checkpoint,
+)
 from blockdraft.targets.base import Target
 from blockdraft.targets.sources.wheel import cache_folder
 
@@ -33,8 +39,9 @@ def find_drafter(
     if folder is None:
         log(f"drafter: ngram lookup (no trained drafter is known for {target.info.name})")
         return load_drafter("ngram", target, num_draft_tokens=num_draft_tokens)
-    drafter = load_drafter(f"{folder}{LOOKUP}", target, num_draft_tokens=num_draft_tokens)
-    assert drafter is not None
+    inner = load_drafter(folder, target, num_draft_tokens=num_draft_tokens)
+    assert inner is not None
+    drafter = add_lookup(inner)
     log(f"drafter: {drafter.name} from {folder}")
     return drafter
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from math import prod
 
 import torch
@@ -17,10 +18,13 @@ def huge_bytes(num_bytes: int) -> Tensor:
     The mapping lives as long as the tensor or a view of it does; memory is taken as it is touched.
     Raises: OSError or OverflowError if there is not that much address space.
     """
+    if not hasattr(mmap, "MAP_PRIVATE"):  # a system without such mappings
+        return torch.zeros(num_bytes, dtype=torch.uint8)
     # Private: shared anonymous memory gets no huge pages on most systems.
     mapping = mmap.mmap(-1, num_bytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        mapping.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a kernel that was built without them
+            mapping.madvise(mmap.MADV_HUGEPAGE)
     memory = torch.frombuffer(mapping, dtype=torch.uint8)
     offset = -memory.data_ptr() % _HUGE_PAGE
     return memory[offset : offset + num_bytes]

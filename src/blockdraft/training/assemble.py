@@ -200,6 +200,10 @@ def _draft_vocab(
         )
     if not size:
         return None, 1.0
+    if stored is not None and len(stored) == size:
+        known = set(stored)
+        tokens = [token in known for answer in answers for token in answer.token_ids]
+        return stored, sum(tokens) / max(1, len(tokens))
     mask = mask_token(recipe.drafter, source)
     always = (*source.end_ids, *(stored or ()))
     return draft_vocabulary(answers, size, always, (mask,), total)
