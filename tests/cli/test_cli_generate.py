@@ -149,8 +149,8 @@ def test_auto_finds_the_drafter_that_records_this_target(
     own = cache / "drafters" / "mine"
     shutil.copytree(drafter_folder, own)
     ran = generate(PROMPT, "--max-tokens", 4, "--json")
-    assert ran.err == f"drafter: dflash2 from {own}\n"
-    assert _json(ran)["provenance"]["drafter"]["name"] == "dflash2"
+    assert ran.err == f"drafter: dflash2+ngram from {own}\n"
+    assert _json(ran)["provenance"]["drafter"]["name"] == "dflash2+ngram"
 
 
 def test_a_block_that_is_too_long_is_lowered_with_a_notice(
