@@ -221,8 +221,9 @@ def regenerate(args: argparse.Namespace) -> None:
     source = resolve(args.target)
     codec, end_ids = source.codec(), list(source.end_ids)
     samples = [each for each in make_plan(recipe).samples if each.temperature == 0.0]
-    asked = [codec.encode_chat([{"role": "user", "content": s.prompt}]) for s in samples[:192]]
-    prompts = sorted((ids for ids in asked if len(ids) <= args.context), key=len)[:NUM_REGENERATED]
+    asked = (codec.encode_chat([{"role": "user", "content": s.prompt}]) for s in samples)
+    fitting = (ids for ids in asked if len(ids) <= args.context)
+    prompts = sorted(itertools.islice(fitting, NUM_REGENERATED), key=len)
     with ExitStack() as stack:
         engines = {
             "blockdraft": _ours(args, stack, "--batch", str(recipe.batch_size)),
