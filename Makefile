@@ -56,6 +56,8 @@ browser: $(VENV)/.dev ## Install a Chromium for the tests of the report and trac
 bench: $(VENV)/.dev ## Measure everything that README and docs state; writes benchmarks/results
 	@$(BIN)/python -m benchmarks.decode_speed --out benchmarks/results/decode_speed.json
 	@$(BIN)/python -m benchmarks.greedy_equality --out benchmarks/results/greedy_equality.json
+	@$(BIN)/python -m benchmarks.greedy_equality --dtype bfloat16 --per-set 40 --no-transformers --full \
+	  --batches 8 1 --blocks 8 --out benchmarks/results/greedy_equality_bfloat16.json
 	@$(BIN)/python -m benchmarks.findings.selector --out benchmarks/results/findings_selector.json
 	@$(BIN)/python -m benchmarks.findings.attention --out benchmarks/results/findings_attention.json
 	@$(MAKE) --no-print-directory docs

@@ -60,12 +60,17 @@ def main() -> int:
     oracle = [out.token_ids for out in llm.generate(prompts, params)]
     settings = {key: value for key, value in vars(args).items() if key not in ("out", "tasks")}
     settings["num_prompts"] = len(prompts)
-    about, rows = provenance(llm.describe(), seed=0), []
+    rows: list[dict[str, Any]] = []
+    drafters: dict[str, Any] = {}
+    about = {**provenance(llm.describe(), seed=0), "drafter": drafters}
     if not args.no_transformers:
         rows.append(compare("transformers", 1, 1, oracle, theirs(args, llm, prompts)))
     for name, batch, block, drafter in runs(args, llm, prompts, oracle):
         engine = LLM.from_parts(llm.loaded, drafter, RunnerLimits(max_batch_size=batch))
         found = [out.token_ids for out in engine.generate(prompts, params)]
+        described = engine.describe()["drafter"]
+        # Where an untrained one was written for this run says nothing; its hash does.
+        drafters[name] = {key: described[key] for key in described if key != "source"}
         rows.append(compare(name, batch, block, oracle, found))
         write_result(args.out, about, settings, rows)  # as it grows: the whole takes a while
     return 1 if any(row["num_different"] for row in rows) else 0

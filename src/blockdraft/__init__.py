@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from blockdraft.engine.llm import LLM
     from blockdraft.types import SamplingParams
 
-# PyTorch reads it at its first large tensor: on huge pages a training step is a quarter quicker
+# PyTorch reads it at its first large tensor: training on a CPU is quicker on huge pages
 # (docs/log.md). Who sets it keeps it.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
