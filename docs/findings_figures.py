@@ -1,4 +1,4 @@
-"""Figures of docs/findings/selector.md and docs/findings/attention.md."""
+"""Figures of docs/findings: selector.md, attention.md and convolution.md."""
 
 from __future__ import annotations
 
@@ -123,6 +123,96 @@ def findings_attention(result: dict[str, Any]) -> str:
             f"{width / (width + context):.1%}."
         )
     return "\n".join(lines) + "\n"
+
+
+CHOICES = {
+    "unary": "each slot's best on its own",
+    "selector": "the selector's, true token before it",
+    "oracle": "the right one, if it is there",
+}
+
+
+def findings_convolution(result: dict[str, Any]) -> str:
+    """Acceptance by block size and taps of the convolutions."""
+    rows = sorted(
+        result["rows"], key=lambda row: (row["block_size"], row["seed"], row["conv_kernel_size"])
+    )
+    base = result["settings"]["base_kernel_size"]
+    lines = [
+        *_convolution_head(result, rows),
+        "",
+        f"| block | taps | rows back | seed | of the convolutions, K | slots, M | minutes | "
+        f"loss | τ, best on its own | over {base} taps | τ, selector | over {base} taps | "
+        f"τ, right one if there | τ, decoding | over {base} taps |",
+        f"|{'---|' * 15}",
+        *(_convolution_row(row) for row in rows),
+        "",
+        "What is right in a slot, by its place in the block, on the same held-out blocks:",
+        "",
+        *_convolution_positions(rows),
+    ]
+    texts = len({row["decoded"]["texts_sha256"] for row in rows})
+    same = "All drafters wrote the same texts." if texts == 1 else f"{texts} sets of texts differ."
+    return "\n".join([*lines, "", same]) + "\n"
+
+
+def _convolution_head(result: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+    about, asked = result["provenance"], result["settings"]
+    recipe, first = asked["recipe"], rows[0]
+    start = recipe["drafter"]["start_from"] or "the target's last layers"
+    whole = first["training"]["num_parameters"] - first["training"]["num_conv_parameters"]
+    return [
+        f"Drafters of {about['target']['name']}: {recipe['drafter']['num_layers']} layers, "
+        f"{whole / 1e6:.1f} M parameters without their convolutions, drafting "
+        f"{recipe['drafter']['draft_vocab_size']:,} tokens, started from {start}; "
+        f"{asked['steps']} steps of {recipe['batch']['sequences_per_step']} answers with at most "
+        f"{recipe['data']['num_anchors']} blocks each, {recipe['optimizer']['name']}, "
+        f"{recipe['run']['precision']}, {first['training']['num_training']:,} answers "
+        f"({recipe['data']['features']}). Held out: {first['heldout']['num_blocks']:,} blocks of "
+        f"{first['heldout']['num_answers']} answers; {asked['num_decoded']} of them decoded anew, "
+        f"greedily, at most {asked['tokens']} tokens. 95 % intervals by answer "
+        "([JSON](../../benchmarks/results/findings_convolution.json)).",
+    ]
+
+
+def _convolution_row(row: dict[str, Any]) -> str:
+    trained, held, decoded = row["training"], row["heldout"], row["decoded"]
+    cells = [
+        *(str(row[name]) for name in ("block_size", "conv_kernel_size", "reach", "seed")),
+        f"{trained['num_conv_parameters'] / 1e3:.0f}",
+        f"{trained['num_slots'] / 1e6:.2f}",
+        f"{trained['wall_s'] / 60:.1f}",
+        f"{held['loss']:.3f}",
+    ]
+    for name in ("unary", "selector"):
+        cells += [_length(held[name]), _over_base(held[name])]
+    cells += [_length(held["oracle"])]
+    cells += [f"{decoded['tau_pooled']:.3f}{_interval(decoded['tau_pooled_ci95'], 2)}"]
+    return f"| {' | '.join([*cells, _over_base(decoded)])} |"
+
+
+def _convolution_positions(rows: list[dict[str, Any]]) -> list[str]:
+    width = max(row["block_size"] for row in rows) - 1
+    lines = [
+        f"| block | taps | seed | taken | {' | '.join(map(str, range(1, width + 1)))} |",
+        f"|{'---|' * (width + 4)}",
+    ]
+    for choice, label in CHOICES.items():
+        for row in rows:
+            shares = [f"{share:.1%}" for share in row["heldout"][choice]["right_by_position"]]
+            cells = [*shares, *[""] * (width - len(shares))]
+            names = (row["block_size"], row["conv_kernel_size"], row["seed"], label)
+            lines.append(f"| {' | '.join([*map(str, names), *cells])} |")
+    return lines
+
+
+def _length(own: dict[str, Any]) -> str:
+    return f"{own['length']:.3f}{_interval(own['length_ci95'], 2)}"
+
+
+def _over_base(own: dict[str, Any]) -> str:
+    ratio = own["over_base"]
+    return "-" if ratio is None else f"{ratio:.3f}{_interval(own['over_base_ci95'])}"
 
 
 def _block(row: dict[str, float]) -> float:

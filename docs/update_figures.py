@@ -17,6 +17,7 @@ from findings_figures import (
     findings_attention,
     findings_candidates,
     findings_choosers,
+    findings_convolution,
     findings_repeats,
 )
 from k_flat_plot import ENGINES, k_flat_svg, roofline_ms
@@ -30,7 +31,7 @@ METHODS = {
     "dflash2": "DFlash 2",
     "dflash2+ngram": "DFlash 2 + n-gram",
 }
-BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end figures -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n)(.*?)(<!-- end figures -->)", re.DOTALL)
 
 
 def decode_speed(result: dict[str, Any]) -> str:
@@ -250,6 +251,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
         findings_choosers,
         findings_repeats,
         findings_attention,
+        findings_convolution,
     )
 }
 #: Results that several blocks are made of; the others have the name of their block.
@@ -264,11 +266,14 @@ PLOTS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
 
 
 def rewrite(text: str) -> str:
-    """Every block of figures made anew from its JSON."""
+    """Every block of figures made anew from its JSON; one that is empty may have none yet."""
 
     def block(match: re.Match[str]) -> str:
-        head, name, tail = match.groups()
-        result = json.loads((RESULTS / f"{SHARED.get(name, name)}.json").read_text())
+        head, name, old, tail = match.groups()
+        path = RESULTS / f"{SHARED.get(name, name)}.json"
+        if not old.strip() and not path.exists():
+            return match.group()
+        result = json.loads(path.read_text())
         return head + FIGURES[name](result) + tail
 
     return BLOCK.sub(block, text)
