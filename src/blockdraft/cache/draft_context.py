@@ -9,6 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from blockdraft.cache.base import DraftContext
+from blockdraft.cache.kept_memory import TakeMemory
 from blockdraft.errors import CapacityError
 from blockdraft.kernels.huge_pages import huge_zeros
 from blockdraft.layers.block_layout import block_positions
@@ -28,6 +29,8 @@ class KVDraftContext(DraftContext):
         project: features and their positions to keys and values of all layers.
         max_len: most context rows of a slot.
         block_len: rows of a drafted block.
+        take: where the memory comes from. That of a `KeptMemory` holds anything: only for passes
+            that read no row but those that the sequence itself has written.
     Raises: CapacityError if there is not that much memory.
     """
 
@@ -43,11 +46,12 @@ class KVDraftContext(DraftContext):
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
+        take: TakeMemory = huge_zeros,
     ) -> None:
         shape = (num_layers, num_slots, max_len + block_len, num_kv_heads, head_dim)
         try:
-            self.k = huge_zeros(shape, dtype, device)
-            self.v = huge_zeros(shape, dtype, device)
+            self.k = take(shape, dtype, device)
+            self.v = take(shape, dtype, device)
         except RuntimeError as error:
             gib = 2 * dtype.itemsize * torch.Size(shape).numel() / 2**30
             raise CapacityError(

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from blockdraft.cache.base import TargetCache
+from blockdraft.cache.kept_memory import TakeMemory
 from blockdraft.errors import CapacityError
 from blockdraft.kernels.huge_pages import huge_zeros
 
@@ -18,6 +19,11 @@ class KVCache(TargetCache):
     """k and v, each [l, slots, s, g, d]. Rows at and beyond `lens[slot]` are garbage, but finite.
 
     Finite matters: masked rows are multiplied by zero, and zero times NaN is NaN.
+
+    Args:
+        take: where the memory comes from. That of a `KeptMemory` is not finite: only for passes
+            that read no row but those that the sequence itself has written.
+    Raises: CapacityError if there is not that much memory.
     """
 
     def __init__(
@@ -30,12 +36,13 @@ class KVCache(TargetCache):
         dtype: torch.dtype,
         device: torch.device,
         round_to: int = 1,
+        take: TakeMemory = huge_zeros,
     ) -> None:
         rows = -(-(max_len + PADDING_ROWS) // round_to) * round_to
         shape = (num_layers, num_slots, rows, num_kv_heads, head_dim)
         try:
-            self.k = huge_zeros(shape, dtype, device)
-            self.v = huge_zeros(shape, dtype, device)
+            self.k = take(shape, dtype, device)
+            self.v = take(shape, dtype, device)
         except RuntimeError as error:
             gib = 2 * dtype.itemsize * torch.Size(shape).numel() / 2**30
             raise CapacityError(

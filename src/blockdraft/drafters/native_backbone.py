@@ -13,6 +13,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from blockdraft.cache.draft_context import KVDraftContext
+from blockdraft.cache.kept_memory import KeptMemory
 from blockdraft.drafters.config import DFlashConfig
 from blockdraft.kernels.native import (
     ConvWeights,
@@ -44,6 +45,8 @@ class NativeBackbone:
         num_positions: int,
     ) -> None:
         self.config, self.device = config, torch.device("cpu")
+        # A native pass reads the rows before a block, which are without holes, and none behind.
+        self.context_memory = KeptMemory()
         self.native_pass = NativePass(
             _model_weights(config, tensors, head, embedding, num_positions)
         )
@@ -61,6 +64,7 @@ class NativeBackbone:
             head_dim=config.head_dim,
             dtype=torch.bfloat16,
             device=self.device,
+            take=self.context_memory.take,
         )
 
     def run(

@@ -19,7 +19,7 @@ from blockdraft.targets.base import Target
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerLimits:
-    """Sizes of a run. `prefill_chunk_len` is in tokens, padding included."""
+    """Sizes of a run. `prefill_chunk_len`: tokens of a pass, padding included where it costs."""
 
     max_batch_size: int = 8
     prefill_chunk_len: int = 512

@@ -58,11 +58,13 @@ class Target(ABC):
     """A frozen language model. Never changed; the drafter borrows its embedding and head.
 
     `has_own_threads`: passes run on threads of their own, beside which PyTorch's should rest.
+    `computes_padding`: a pass costs all its places [b, t]; else its valid rows alone.
     """
 
     info: TargetInfo
     device: torch.device
     has_own_threads: bool = False
+    computes_padding: bool = True
 
     @abstractmethod
     def new_cache(self, num_slots: int, max_len: int) -> TargetCache:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockdraft.cache.base import TargetCache
+from blockdraft.cache.kept_memory import KeptMemory
 from blockdraft.cache.target_kv import KVCache
 from blockdraft.kernels.native import (
     LayerWeights,
@@ -40,6 +41,7 @@ class NativeTarget(Target):
     """
 
     has_own_threads = True
+    computes_padding = False
 
     def __init__(
         self,
@@ -50,6 +52,8 @@ class NativeTarget(Target):
     ) -> None:
         check_weights(config, weights)
         self.config, self.info, self.device = config, info, torch.device("cpu")
+        # A native pass reads a sequence's own rows up to its last new one, all of them written.
+        self.cache_memory = KeptMemory()
         self.embedding = weights["model.embed_tokens.weight"].to(torch.bfloat16).contiguous()
         self.native_pass = NativePass(
             _model_weights(config, weights, self.embedding), weight_dtype=weight_dtype
@@ -70,6 +74,7 @@ class NativeTarget(Target):
             config.head_dim,
             torch.bfloat16,
             self.device,
+            take=self.cache_memory.take,
         )
 
     def embed(self, ids: Int64[Tensor, "..."]) -> Float[Tensor, "... m"]:
