@@ -46,6 +46,8 @@ from blockdraft.training.recipe import TrainRecipe
 
 ROOT = Path(__file__).resolve().parents[2]
 
+SEEDS = "after the first, at the first block size alone: how far trainings differ by chance"
+
 #: Taps of what is compared with: those of the method as published.
 BASE_KERNEL = 2
 
@@ -145,7 +147,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path("runs/convolution"))
     parser.add_argument("--blocks", type=int, nargs="+", default=[8, 16])
     parser.add_argument("--kernels", type=int, nargs="+", default=[2, 3, 1], help="taps")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help=SEEDS)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="train these alone")
     parser.add_argument("--start-from", type=Path, help="a drafter that all go on from")
     parser.add_argument("--decoded", type=int, default=32, help="prompts that are decoded")

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from blockdraft.cli.train import describe
@@ -20,6 +21,7 @@ from blockdraft.config import as_plain
 from blockdraft.data.answers import write_whole
 from blockdraft.data.feature_shards import INDEX_NAME, read_index
 from blockdraft.errors import ConfigError
+from blockdraft.evaluation.provenance import commit
 from blockdraft.interop.zlab import (
     CONFIG_FILE,
     checkpoint_fingerprint,
@@ -67,10 +69,14 @@ class Variant:
 def variants(
     blocks: Sequence[int], kernels: Sequence[int], seeds: Sequence[int]
 ) -> tuple[Variant, ...]:
-    """All of them: what is to be compared is trained one right after the other."""
+    """All of them: what is to be compared is trained one right after the other.
+
+    Seeds after the first are for how much trainings differ by chance: the first block size alone.
+    """
     return tuple(
         Variant(block_size=block, kernel_size=kernel, seed=seed)
         for seed, block, kernel in itertools.product(seeds, blocks, kernels)
+        if seed == seeds[0] or block == blocks[0]
     )
 
 
@@ -130,12 +136,14 @@ class Experiment:
 
     @cached_property
     def start_name(self) -> str:
-        """What all go on from: method, steps it was trained for, hash of its weights."""
+        """What all go on from: method, steps of the run that wrote it, hash of its weights."""
         if self.start_from is None:
             return ""
         method = read_zlab(self.start_from)[0].method
         steps = read_provenance(self.start_from).get("trained_steps", "?")
-        return f"{method}, {steps} steps, {checkpoint_fingerprint(self.start_from)[:16]}"
+        return (
+            f"{method}, its last run {steps} steps, {checkpoint_fingerprint(self.start_from)[:16]}"
+        )
 
     def _start(self, block_size: int) -> Path:
         """The start with blocks of this size: no weight depends on it."""
@@ -194,8 +202,15 @@ def train_variant(experiment: Experiment, variant: Variant, log: Log) -> dict[st
     if outcome.stopped_by is not None:
         log(f"{variant.name}: stopped by {outcome.stopped_by}; the same command goes on")
         return None
-    facts = _facts(assembled) | {"num_steps": outcome.step, "num_slots": stream.num_slots}
-    write_whole(folder / _TRAINED_FILE, json.dumps(facts | _times(folder / LOG_FILE), indent=1))
+    facts = {
+        **_facts(assembled),
+        "num_steps": outcome.step,
+        "num_slots": stream.num_slots,
+        **_times(folder / LOG_FILE),
+        "threads": torch.get_num_threads(),
+        "commit": commit(),
+    }
+    write_whole(folder / _TRAINED_FILE, json.dumps(facts, indent=1))
     return trained(folder)
 
 

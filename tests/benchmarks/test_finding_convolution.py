@@ -107,8 +107,10 @@ def result(work: Path) -> dict[str, Any]:
 
 def test_variants_are_compared_with_their_neighbours() -> None:
     found = [each.name for each in variants([8, 16], [2, 3], [0, 1])]
-    assert found[:3] == ["block8-kernel2-seed0", "block8-kernel3-seed0", "block16-kernel2-seed0"]
-    assert len(found) == 8
+    first = ["block8-kernel2-seed0", "block8-kernel3-seed0"]
+    longer = ["block16-kernel2-seed0", "block16-kernel3-seed0"]
+    again = ["block8-kernel2-seed1", "block8-kernel3-seed1"]  # the first block size alone
+    assert found == [*first, *longer, *again]
 
 
 def test_the_result_has_every_drafter(work: Path) -> None:
@@ -122,6 +124,7 @@ def test_the_result_has_every_drafter(work: Path) -> None:
     for row in (two, three):
         assert row["training"]["num_steps"] == 3
         assert row["training"]["wall_s"] > 0
+        assert row["training"]["commit"]
         assert row["heldout"]["num_answers"] == row["training"]["num_heldout"] >= 2
         for choice in ("unary", "selector", "oracle"):
             own = row["heldout"][choice]
@@ -207,7 +210,7 @@ def test_recipes_differ_in_what_is_compared_alone(tmp_path: Path) -> None:
     start = tmp_path / "start"
     write_zlab(start, config, random_tensors(config), {"trained_steps": "7"})
     experiment = Experiment(recipe=TrainRecipe(), work=tmp_path / "work", start_from=start)
-    assert experiment.start_name.startswith("dflash, 7 steps, ")
+    assert experiment.start_name.startswith("dflash, its last run 7 steps, ")
     wide = config.block_size + 4
     one, two = (
         experiment.recipe_of(Variant(block_size=block, kernel_size=kernel, seed=1))
@@ -217,7 +220,7 @@ def test_recipes_differ_in_what_is_compared_alone(tmp_path: Path) -> None:
     copy, tensors = read_zlab(two.drafter.start_from)
     assert copy == dataclasses.replace(config, block_size=wide)
     assert all(tensors[name].equal(each) for name, each in random_tensors(config).items())
-    same = {"block_size": 2, "conv_kernel_size": 1, "start_from": ""}
+    same: dict[str, Any] = {"block_size": 2, "conv_kernel_size": 1, "start_from": ""}
     drafters = [dataclasses.replace(each.drafter, **same) for each in (one, two)]
     assert drafters[0] == drafters[1]
     assert one.run.seed == two.run.seed == 1
