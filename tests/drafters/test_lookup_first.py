@@ -54,6 +54,39 @@ def propose(drafter: Drafter, *texts: list[int], most: Sequence[int] | None = No
     return drafter.select(drafter.draft(context, batch), batch)
 
 
+class Seen(Block):
+    """Keeps what each of its rows may draft."""
+
+    def draft(self, context: DraftContext, batch: DraftBatch) -> int:
+        self.asked = batch.max_lens
+        return super().draft(context, batch)
+
+    def select(self, drafted: int, batch: DraftBatch) -> Proposal:
+        assert batch.max_lens == self.asked
+        return super().select(drafted, batch)
+
+
+def test_rows_that_repeat_are_not_drafted_for() -> None:
+    block = Seen()
+    propose(LookupFirst(NgramDrafter(3, min_n=2), block), REPEATING, NEW, REPEATING, most=[3, 2, 1])
+    assert block.asked == (0, 2, 0)
+
+
+def test_another_drafter_takes_the_place_behind_the_lookup() -> None:
+    block, other = Block(), Block(has_q=True)
+    lookup = NgramDrafter(3, min_n=2)
+    both = LookupFirst(lookup, block)
+    assert both.innermost is block
+    assert block.innermost is block
+    assert block.with_innermost(other) is other
+    changed = both.with_innermost(other)
+    assert (changed.lookup, changed.innermost, both.innermost) == (lookup, other, block)
+    assert propose(changed, NEW).q_ids is not None
+    twice = LookupFirst(lookup, both)
+    assert twice.innermost is block
+    assert twice.with_innermost(other).innermost is other
+
+
 def test_each_row_takes_its_own() -> None:
     block = Block()
     proposal = propose(LookupFirst(NgramDrafter(3, min_n=2), block), REPEATING, NEW)

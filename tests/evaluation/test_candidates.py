@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from blockdraft.drafters.lookup_first import LookupFirst
+from blockdraft.drafters.ngram import NgramDrafter
 from blockdraft.evaluation.answers import ChunkRun
 from blockdraft.evaluation.benchmark import Settings
 from blockdraft.evaluation.candidates import (
@@ -78,6 +80,25 @@ def test_no_headroom_has_no_share() -> None:
 
 
 @pytest.mark.parametrize("method", ["dflash", "dflash2"])
+def test_behind_a_lookup_the_cycles_that_were_drafted_count(method: str) -> None:
+    """As many as with one row at a time, where a row that is looked up needs no pass."""
+    block, on = random_drafter(target(), method), target()
+    engine = LocalEngine(make_llm(on, LookupFirst(NgramDrafter(7, min_n=2), block)))
+    assert engine.why_no_candidates is None
+    params = [SamplingParams(max_tokens=40)] * 5
+    run = engine.run(prompts(), params, 5)
+    counts = engine.watch(prompts(), params).candidates
+    assert counts is not None
+    cycles = [cycle for answer in run.answers for cycle in answer.cycles or ()]
+    with_drafts = [cycle for cycle in cycles if cycle.drafted]
+    assert 0 < counts.cycles < len(with_drafts)
+    alone = [engine.watch([one], params[:1]).candidates for one in prompts()]
+    assert add_counts([each for each in alone if each is not None]) == counts
+    assert engine.llm.drafter is not None
+    assert engine.llm.drafter.innermost is block  # the watch was put before a copy
+
+
+@pytest.mark.parametrize("method", ["dflash", "dflash2"])
 def test_watching_changes_no_draft(method: str) -> None:
     """The selector's tau of the watched run is the tau of the timed one."""
     engine = LocalEngine(make_llm(target(), random_drafter(target(), method)))
@@ -112,9 +133,38 @@ def test_rows_have_the_figures(tmp_path: Path) -> None:
         is_watched = row["method"] == "dflash2" and row["temperature"] == 0
         assert (row["oracle_tau"] is not None) == is_watched
         if is_watched:
+            assert 0 < row["candidate_cycles"] <= row["cycles"]
             recall = row["recall_by_position"]
             assert list(recall) == ["1", "4", "8", "16"]
             assert all(a <= b for a, b in zip(recall["1"], recall["16"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            Settings(max_tokens=2),
+            [
+                "no candidates to look at: plain (it drafts nothing), ngram (its drafts are not "
+                "chosen among candidates)"
+            ],
+        ),
+        (
+            Settings(max_tokens=2, temperatures=(1.0,)),
+            ["no candidates are looked at: that is done in greedy runs, and no temperature is 0"],
+        ),
+        (Settings(max_tokens=2, candidates=False), []),
+    ],
+    ids=["methods", "sampled", "not asked"],
+)
+def test_what_has_no_candidates_is_said_once(
+    tmp_path: Path, settings: Settings, said: list[str]
+) -> None:
+    lines: list[str] = []
+    both = LookupFirst(NgramDrafter(7, min_n=2), random_drafter(target(), "dflash"))
+    methods = engines(ngram=NgramDrafter(), both=both)
+    evaluate(methods, [task(1)], settings, out_in(tmp_path), must_be_equal=True, log=lines.append)
+    assert [line for line in lines if "candidates" in line] == said
 
 
 def test_counts_come_back_from_json() -> None:

@@ -55,6 +55,15 @@ class Drafter(ABC):
             return None
         return AcceptanceAlarm(str(self.describe().get("source", self.name)))
 
+    @property
+    def innermost(self) -> Drafter:
+        """The drafter behind the lookups, which drafts the rest; itself if there are none."""
+        return self
+
+    def with_innermost(self, inner: Drafter) -> Drafter:
+        """The same lookups before another drafter, say one that watches `innermost`."""
+        return inner
+
     @abstractmethod
     def new_context(self, num_slots: int, max_len: int) -> DraftContext:
         """An empty context for `num_slots` sequences of up to `max_len` tokens."""

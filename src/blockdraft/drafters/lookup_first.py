@@ -2,7 +2,8 @@
 
 Where a text goes on as it did before, copying is right more often than any model of this size, and
 costs nothing; elsewhere there is nothing to copy. Rows that the lookup has a continuation for take
-it; the others take the block drafter's, whose pass is left out where all rows have one.
+it; the others take the block drafter's, whose pass is left out where all rows have one, and which
+is told where it runs that the rows with a continuation have no use for a draft.
 
 Which of the two drafts is decided by committed tokens alone, before anything is drawn, so q is the
 one of the drafter that drafted, and verification is as exact as with either.
@@ -54,9 +55,10 @@ class LookupContext(DraftContext):
 
 @dataclass(frozen=True)
 class LookedUp:
-    """A proposal for the rows that repeat, and what `inner` drafted if some do not."""
+    """A proposal for the rows that repeat, and what `inner` drafted for `rest` if some do not."""
 
     found: Proposal
+    rest: DraftBatch
     drafted: Any
 
 
@@ -74,6 +76,13 @@ class LookupFirst(Drafter):
         self.num_draft_tokens = inner.num_draft_tokens
         self.target_layer_ids = inner.target_layer_ids
 
+    @property
+    def innermost(self) -> Drafter:
+        return self.inner.innermost
+
+    def with_innermost(self, inner: Drafter) -> LookupFirst:
+        return LookupFirst(self.lookup, self.inner.with_innermost(inner))
+
     def bind(self, target: TargetHandle) -> None:
         for part in (self.lookup, self.inner):
             part.bind(target)
@@ -89,13 +98,14 @@ class LookupFirst(Drafter):
     def draft(self, context: DraftContext, batch: DraftBatch) -> LookedUp:
         assert isinstance(context, LookupContext)
         found = self.lookup.select(self.lookup.draft(context.lookup, batch), batch)
-        is_done = all(n or not most for n, most in zip(found.lens, batch.max_lens, strict=True))
-        return LookedUp(found, None if is_done else self.inner.draft(context.inner, batch))
+        lens = tuple(0 if n else most for n, most in zip(found.lens, batch.max_lens, strict=True))
+        rest = dataclasses.replace(batch, max_lens=lens)
+        return LookedUp(found, rest, self.inner.draft(context.inner, rest) if any(lens) else None)
 
     def select(self, drafted: LookedUp, batch: DraftBatch) -> Proposal:
         if drafted.drafted is None:
             return dataclasses.replace(drafted.found, looked_up=_rows_with_any(drafted.found))
-        return _merged(drafted.found, self.inner.select(drafted.drafted, batch))
+        return _merged(drafted.found, self.inner.select(drafted.drafted, drafted.rest))
 
 
 def _merged(found: Proposal, drafted: Proposal) -> Proposal:

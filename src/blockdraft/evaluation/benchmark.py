@@ -96,6 +96,7 @@ def run_all(
 ) -> dict[Cell, list[ChunkRun]]:
     """Run what the journal lacks, and return everything."""
     units = [*_units(list(engines), tasks, settings), *_watched(engines, tasks, settings)]
+    _say_what_is_not_watched(engines, settings, log)
     finished = {unit.key: journal.get(unit.key) for unit in units}
     left = [unit for unit in units if finished[unit.key] is None]
     progress = Progress(sum(len(unit.prompts) for unit in units), log)
@@ -143,12 +144,8 @@ def _watched(
     engines: Mapping[str, Engine], tasks: Sequence[Task], settings: Settings
 ) -> Iterator[_Unit]:
     """Greedy runs of the drafters that have candidates to look at."""
-    methods = [
-        name
-        for name, engine in engines.items()
-        if isinstance(engine, LocalEngine) and engine.has_candidates
-    ]
-    greedy = [t for t in settings.temperatures if settings.sampling(t).is_greedy]
+    methods = [name for name, engine in engines.items() if _why_not(engine) is None]
+    greedy = _greedy(settings)
     if not settings.candidates:
         return
     for task, method, temperature in itertools.product(tasks, methods, greedy):
@@ -156,6 +153,29 @@ def _watched(
         for number, start in enumerate(range(0, len(task.prompts), WATCHED_CHUNK)):
             prompts = task.prompts[start : start + WATCHED_CHUNK]
             yield _Unit(cell=cell, number=number, prompts=prompts, params=[params] * len(prompts))
+
+
+def _greedy(settings: Settings) -> list[float]:
+    return [t for t in settings.temperatures if settings.sampling(t).is_greedy]
+
+
+def _why_not(engine: Engine) -> str | None:
+    """Why an engine's candidates cannot be looked at; None if they can."""
+    return engine.why_no_candidates if isinstance(engine, LocalEngine) else "a server shows none"
+
+
+def _say_what_is_not_watched(
+    engines: Mapping[str, Engine], settings: Settings, log: Callable[[str], None]
+) -> None:
+    """One line; nothing where it was asked to watch none."""
+    if not settings.candidates:
+        return
+    reasons = {name: why for name, engine in engines.items() if (why := _why_not(engine))}
+    if len(reasons) < len(engines) and not _greedy(settings):
+        log("no candidates are looked at: that is done in greedy runs, and no temperature is 0")
+    elif reasons:
+        said = ", ".join(f"{name} ({why})" for name, why in reasons.items())
+        log(f"no candidates to look at: {said}")
 
 
 def _warm_up(

@@ -1,7 +1,8 @@
 """What a drafter had to choose from: recall of its candidates, and what a perfect choice gives.
 
-Measured in runs that are not timed, since more candidates are asked for than drafting needs. Every
-figure is defined in `docs/metrics.md`.
+Measured in runs that are not timed, since more candidates are asked for than drafting needs. With a
+lookup before the drafter, of the cycles that the drafter drafted. Every figure is defined in
+`docs/metrics.md`.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class CandidateCounts:
     """Sums over cycles, so that parts of a run add up.
 
     Attributes:
+        cycles: those with a draft of the watched drafter; looked-up ones are none.
         known: cycles whose text says what was right at slot j.
         hits: of those, the ones that had it among the best n candidates, by str(n).
         committed: tokens that a cycle commits if it drafts each slot's best candidate ("top1"),
@@ -161,13 +163,15 @@ def add_counts(parts: Sequence[CandidateCounts]) -> CandidateCounts:
 def candidate_figures(counts: CandidateCounts | None) -> dict[str, Any]:
     """Keys of a result row; None where nothing was watched."""
     if counts is None or not counts.cycles:
+        names = [f"{name}_tau" for name in CHOICES]
         return dict.fromkeys(
-            ("recall_by_position", *(f"{name}_tau" for name in CHOICES), "headroom_recovered")
+            ("candidate_cycles", "recall_by_position", *names, "headroom_recovered")
         )
     taus = {name: counts.committed[name] / counts.cycles for name in CHOICES}
     headroom = counts.committed["oracle"] - counts.committed["top1"]
     gained = counts.committed["selector"] - counts.committed["top1"]
     return {
+        "candidate_cycles": counts.cycles,
         "recall_by_position": {
             n: [hit / known for hit, known in zip(hits, counts.known, strict=True) if known]
             for n, hits in counts.hits.items()

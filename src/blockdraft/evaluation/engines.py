@@ -53,15 +53,21 @@ class LocalEngine:
         return self.llm.describe()
 
     @property
-    def has_candidates(self) -> bool:
-        """Whether the drafter chooses among candidates that can be looked at."""
-        return isinstance(self.llm.drafter, BlockDrafter)
+    def why_no_candidates(self) -> str | None:
+        """What keeps the drafter from having candidates to look at; None if it has some."""
+        if self.llm.drafter is None:
+            return "it drafts nothing"
+        if isinstance(self.llm.drafter.innermost, BlockDrafter):
+            return None
+        return "its drafts are not chosen among candidates"
 
     def watch(self, prompts: Sequence[EvalPrompt], params: Sequence[SamplingParams]) -> ChunkRun:
         """Answer prompts once more, untimed, and count what the drafter had to choose from."""
-        assert isinstance(self.llm.drafter, BlockDrafter)
-        watch = CandidateWatch(self.llm.drafter)
-        llm = LLM.from_parts(self.llm.loaded, watch, self.llm.limits)
+        drafter = self.llm.drafter
+        assert drafter is not None
+        assert isinstance(drafter.innermost, BlockDrafter)
+        watch = CandidateWatch(drafter.innermost)
+        llm = LLM.from_parts(self.llm.loaded, drafter.with_innermost(watch), self.llm.limits)
         run_chunk(llm, prompts, params, WATCHED_CHUNK)
         return ChunkRun(
             answers=(),

@@ -19,7 +19,6 @@ from blockdraft.drafters.block_drafter import BlockDrafter
 from blockdraft.drafters.block_model import DraftedBlock
 from blockdraft.drafters.config import MAX_CANDIDATES
 from blockdraft.drafters.dflash2 import DFlash2Drafter
-from blockdraft.drafters.lookup_first import LookupFirst
 from blockdraft.targets.base import PassOutput, RowBatch, Target
 from blockdraft.types import Proposal
 
@@ -71,43 +70,62 @@ class SeenLattice:
 
 
 class LatticeWatch(Drafter):
-    """Drafts what `inner` drafts, for one row, and keeps the proposal and its candidates."""
+    """Drafts what `drafter` drafts, for one row, and keeps the proposal and its candidates."""
 
-    def __init__(self, inner: Drafter) -> None:
-        self._block: LatticeWatch | None = None
-        if isinstance(inner, LookupFirst):
-            self._block = LatticeWatch(inner.inner)
-            inner = LookupFirst(inner.lookup, self._block)
-        self.inner, self.name = inner, inner.name
-        self.num_draft_tokens = inner.num_draft_tokens
-        self.target_layer_ids = inner.target_layer_ids
-        self.forget()
+    def __init__(self, drafter: Drafter) -> None:
+        block = drafter.innermost
+        self._block = _BlockWatch(block) if isinstance(block, BlockDrafter) else None
+        self.inner = drafter if self._block is None else drafter.with_innermost(self._block)
+        self.name, self.num_draft_tokens = drafter.name, drafter.num_draft_tokens
+        self.target_layer_ids = drafter.target_layer_ids
+        self.proposal: Proposal | None = None
 
     @property
     def lattice(self) -> SeenLattice | None:
         """None where the cycle's drafts were not chosen from candidates."""
-        return self._lattice if self._block is None else self._block.lattice
+        return None if self._block is None else self._block.lattice
 
     def forget(self) -> None:
         """A cycle without a draft must not show the one before."""
-        self.proposal: Proposal | None = None
-        self._lattice: SeenLattice | None = None
+        self.proposal = None
         if self._block is not None:
-            self._block.forget()
+            self._block.lattice = None
+
+    def describe(self) -> dict[str, Any]:
+        return self.inner.describe()
 
     def new_context(self, num_slots: int, max_len: int) -> DraftContext:
         return self.inner.new_context(num_slots, max_len)
 
     def draft(self, context: DraftContext, batch: DraftBatch) -> Any:
-        if isinstance(self.inner, BlockDrafter):
-            return self.inner.model.draft(context, batch, MAX_CANDIDATES)
         return self.inner.draft(context, batch)
 
     def select(self, drafted: Any, batch: DraftBatch) -> Proposal:
         self.proposal = self.inner.select(drafted, batch)
-        if isinstance(self.inner, BlockDrafter):
-            self._lattice = _lattice(self.inner, drafted, batch)
         return self.proposal
+
+
+class _BlockWatch(Drafter):
+    """Drafts what `inner` drafts, for one row, and keeps what the block was chosen from."""
+
+    def __init__(self, inner: BlockDrafter) -> None:
+        self.inner, self.name = inner, inner.name
+        self.num_draft_tokens = inner.num_draft_tokens
+        self.target_layer_ids = inner.target_layer_ids
+        self.lattice: SeenLattice | None = None
+
+    def describe(self) -> dict[str, Any]:
+        return self.inner.describe()
+
+    def new_context(self, num_slots: int, max_len: int) -> DraftContext:
+        return self.inner.new_context(num_slots, max_len)
+
+    def draft(self, context: DraftContext, batch: DraftBatch) -> DraftedBlock:
+        return self.inner.model.draft(context, batch, MAX_CANDIDATES)
+
+    def select(self, drafted: DraftedBlock, batch: DraftBatch) -> Proposal:
+        self.lattice = _lattice(self.inner, drafted, batch)
+        return self.inner.select(drafted, batch)
 
 
 def _lattice(drafter: BlockDrafter, drafted: DraftedBlock, batch: DraftBatch) -> SeenLattice | None:

@@ -60,14 +60,16 @@ def _of_tasks(cells: Cells) -> Iterator[Section]:
     yield Section(
         "Tokens a cycle",
         "Acceptance length τ: tokens that one pass of the target commits, the correction or "
-        "bonus included; mean over requests with 95 % intervals.",
+        "bonus included; mean over requests with 95 % intervals. The oracle's and top-1's are of "
+        "the cycles that a block drafter drafted: with +ngram those that were not looked up.",
         _NO_DRAFTING,
         list(_of_views(cells, _tau)),
     )
     yield Section(
         "Acceptance by position",
         "Of the cycles that came to a position, the share that accepted it: how a block decays "
-        "towards its end. Dashed, the oracle: the right token is among the 16 best candidates.",
+        "towards its end. Dashed, the oracle: the right token is among the 16 best candidates, "
+        "where a block drafter drafted.",
         _NO_DRAFTING,
         list(_of_views(cells, _by_position)),
         is_wide=True,

@@ -12,7 +12,6 @@ import torch
 
 from blockdraft.cache.base import DraftContext
 from blockdraft.drafters.base import DraftBatch, Drafter
-from blockdraft.drafters.lookup_first import LookupFirst
 from blockdraft.engine.llm import LLM
 from blockdraft.engine.runner import Runner, RunnerLimits
 from blockdraft.kernels.threads import torch_on_one_thread
@@ -55,7 +54,7 @@ class Bench:
         max_rows: int,
     ) -> None:
         # What is looked up costs nothing: a pass of the drafter behind it is what is measured.
-        drafter = drafter.inner if isinstance(drafter, LookupFirst) else drafter
+        drafter = None if drafter is None else drafter.innermost
         self.target, self.drafter, self.ids = target, drafter, list(ids)
         self.concurrency = concurrency
         self.cache = target.new_cache(concurrency, len(ids) + max_rows)
