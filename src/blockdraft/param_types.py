@@ -37,6 +37,14 @@ def check_types(params: Any) -> None:
     _need("logit_bias", params.logit_bias, _is_bias, "a table of token ids and numbers")
 
 
+def as_tuple(value: Any) -> Any:
+    """What any kind of list holds; a text, a table or anything else stays as it is.
+
+    To be taken before the checks: an iterator gives what it holds only once.
+    """
+    return tuple(value) if _is_list(value) else value
+
+
 def is_whole(value: object) -> bool:
     """A whole number, numpy's too; True and False are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)

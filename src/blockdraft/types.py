@@ -16,7 +16,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from blockdraft.errors import ConfigError
-from blockdraft.param_types import check_types
+from blockdraft.param_types import as_tuple, check_types
 
 FinishReason = Literal["stop", "length", "error", "cancelled"]
 
@@ -67,10 +67,11 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("stop", "stop_token_ids"):
+            object.__setattr__(self, name, as_tuple(getattr(self, name)))
         check_types(self)
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
         self._check_lengths()
         self._check_numbers()
 
