@@ -97,6 +97,15 @@ def test_damaged_rows_are_named(tmp_path: Path, line: str, message: str) -> None
         read_answers(path)
 
 
+def test_a_row_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    AnswerFile(path).append(ANSWERS)
+    with path.open("ab") as file:
+        file.write(ANSWERS[0].line().replace("@0", "@1").encode("utf-16") + b"\n")
+    with pytest.raises(CheckpointError, match=r"a\.jsonl:4 is not UTF-8 .*position 0"):
+        read_answers(path)
+
+
 def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"a\.jsonl does not exist"):
         read_answers(tmp_path / "a.jsonl")

@@ -32,6 +32,8 @@ def texts(plan: Plan) -> dict[str, str]:
 
 
 A = {"name": "a", "file": "a.jsonl"}
+USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "x"}
+SYSTEM, PARTS = {"role": "system", "content": "s"}, [{"type": "text", "text": "hi"}]
 
 
 def test_ids_name_prompt_variant_and_sample(tmp_path: Path) -> None:
@@ -106,22 +108,37 @@ def test_a_match_that_cannot_be_used_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("value", "text", "has_more"),
+    ("value", "has_later", "has_system"),
     [
-        ("hi", "hi", False),
-        (["hi"], "hi", False),
-        (["hi", "and"], "hi", True),
-        ([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "x"}], "hi", False),
-        ([{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}], "hi", False),
+        ("hi", False, False),
+        (["hi"], False, False),
+        (["hi", "and"], True, False),
+        (["hi", ["parts"]], True, False),
+        ([USER, ANSWER], False, False),
+        ([SYSTEM, USER], False, True),
+        ([USER, SYSTEM], False, True),
+        ([ANSWER, USER], False, True),
+        ([SYSTEM, USER, ANSWER, {"role": "user", "content": PARTS}], True, True),
     ],
 )
 def test_a_prompt_is_a_text_turns_or_messages(
-    tmp_path: Path, value: object, text: str, has_more: bool
+    tmp_path: Path, value: object, has_later: bool, has_system: bool
 ) -> None:
+    """The first user turn is asked, and what is left out for it is counted."""
     write_rows(tmp_path, {"q": value})
     plan = plan_of(tmp_path, [{**A, "column": "q"}])
-    assert texts(plan) == {"a/0@0#0": text}
-    assert plan.num_later_turns == has_more
+    assert texts(plan) == {"a/0@0#0": "hi"}
+    assert (plan.num_later_turns, plan.num_system_turns) == (has_later, has_system)
+
+
+@pytest.mark.parametrize("content", [PARTS, None, "", 3])
+def test_bc52_no_later_turn_is_asked_in_place_of_the_first(tmp_path: Path, content: object) -> None:
+    """BC-52: a turn that is a list of parts, say, is refused, not passed over."""
+    second = {"role": "user", "content": "second"}
+    for first in ({"role": "user", "content": content}, content):
+        write_rows(tmp_path, {"turns": [SYSTEM, first, ANSWER, second]})
+        with pytest.raises(CheckpointError, match=r"a\.jsonl:1 has no prompt .* list of parts"):
+            plan_of(tmp_path, [A])
 
 
 def test_a_source_more_changes_no_other_sample(tmp_path: Path) -> None:
@@ -193,6 +210,14 @@ def test_damaged_rows_are_named(tmp_path: Path, line: str, message: str) -> None
         plan_of(tmp_path, [A])
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_row_that_is_not_utf_8_is_named(tmp_path: Path, encoding: str) -> None:
+    line = '{"turns": "\u00e9"}\n'
+    (tmp_path / "a.jsonl").write_bytes(line.encode() + line.encode(encoding))
+    with pytest.raises(CheckpointError, match=r"a\.jsonl:2 is not UTF-8 .*; convert the file"):
+        plan_of(tmp_path, [A])
+
+
 def test_an_id_that_is_there_twice_is_named(tmp_path: Path) -> None:
     write_rows(tmp_path, {"id": "x", "turns": "a"}, {"id": "x", "turns": "b"})
     with pytest.raises(ConfigError, match=r"the id x@0#0 twice"):
@@ -218,6 +243,10 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ({"sources": [{**A, "variants": [{"temperature": -1}]}]}, "temperature is -1"),
         ({"templates": {"t": "x"}}, r"template t does not say where \{prompt\} goes"),
         ({"batch_size": 0}, "batch_size is 0"),
+        ({"max_samples": -1}, "max_samples is -1; it must be 1 or more, or left out for all"),
+        ({"max_samples": 0}, "max_samples is 0; it must be 1 or more"),
+        ({"sources": [{**A, "max_rows": -1}]}, "max_rows of source a is -1; it must be 1 or more"),
+        ({"sources": [{**A, "max_rows": 0}]}, "max_rows of source a is 0"),
         ({"features": {"layer_ids": [1, 1]}}, "give each layer once"),
         ({"features": {"shard_samples": 0}}, "shard_samples must be 1 or more"),
         ({"server": {"base_url": "localhost:1"}}, "must begin with http"),

@@ -74,7 +74,9 @@ def iter_answers(path: Path) -> Iterator[Answer]:
     ids: set[str] = set()
     for number, line in _whole_lines(path):
         try:
-            answer = Answer.of(json.loads(line))
+            answer = Answer.of(json.loads(line.decode("utf-8")))
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{path}:{number} is not UTF-8 ({error})") from error
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path}:{number} is no answer: {error!r}") from error
         if answer.id in ids:
@@ -142,16 +144,16 @@ def write_whole(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _whole_lines(path: Path) -> Iterator[tuple[int, str]]:
+def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
-        file = path.open(encoding="utf-8")
+        file = path.open("rb")  # decoded line by line, so that a wrong one is named
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{path} does not exist; make it with blockdraft regenerate"
         ) from error
     with file:
         for number, line in enumerate(file, 1):
-            if line.endswith("\n"):
+            if line.endswith(b"\n"):
                 yield number, line
 
 

@@ -40,12 +40,24 @@ class Plan:
         num_too_long: samples whose prompt has more characters than allowed.
         num_unmatched: samples whose prompt lacks what their variant's `match` looks for.
         num_later_turns: prompts with more user turns than the first, which alone is asked.
+        num_system_turns: prompts with a system message, or an answer before the first user turn,
+            neither of which is asked.
     """
 
     samples: tuple[Sample, ...]
     num_too_long: int = 0
     num_unmatched: int = 0
     num_later_turns: int = 0
+    num_system_turns: int = 0
+
+
+@dataclass(frozen=True)
+class FirstTurn:
+    """What is asked of a row, and what is not: see `Plan`."""
+
+    text: str
+    has_later: bool
+    has_system: bool
 
 
 def make_plan(recipe: AnswersRecipe) -> Plan:
@@ -56,10 +68,11 @@ def make_plan(recipe: AnswersRecipe) -> Plan:
     samples: list[Sample] = []
     counts: Counter[str] = Counter()
     for source in recipe.sources:
-        for prompt_id, text, has_more in read_prompts(source, recipe.data_folder):
-            counts["later"] += has_more
+        for prompt_id, turn in read_prompts(source, recipe.data_folder):
+            counts["later"] += turn.has_later
+            counts["system"] += turn.has_system
             for number, variant in enumerate(source.variants):
-                put = put_prompt(text, variant, recipe.templates)
+                put = put_prompt(turn.text, variant, recipe.templates)
                 if put is None:
                     counts["unmatched"] += variant.num_samples
                     continue
@@ -77,6 +90,7 @@ def make_plan(recipe: AnswersRecipe) -> Plan:
         num_too_long=counts["long"],
         num_unmatched=counts["unmatched"],
         num_later_turns=counts["later"],
+        num_system_turns=counts["system"],
     )
 
 
@@ -94,22 +108,23 @@ def put_prompt(text: str, variant: Variant, templates: Mapping[str, str]) -> str
     return _PLACE.sub(lambda m: places.get(m[1], m[0]), templates[variant.template])
 
 
-def read_prompts(source: Source, data_folder: Path) -> Iterator[tuple[str, str, bool]]:
-    """Id and first user turn of each row, and whether it has more turns.
+def read_prompts(source: Source, data_folder: Path) -> Iterator[tuple[str, FirstTurn]]:
+    """Id and first user turn of each row.
 
     Raises: ConfigError if the file is not there; CheckpointError naming a row that has no prompt.
     """
     for number, (row, place) in enumerate(_rows(source, data_folder)):
         if number == source.max_rows:
             return
-        turns = _turns(row.get(source.column))
-        if not turns or not turns[0]:
+        turn = _first_turn(row.get(source.column))
+        if turn is None:
             raise CheckpointError(
                 f"{place} has no prompt in {source.column!r}; it must be a text, a list of user "
-                f"turns or chat messages (the row has {', '.join(row) or 'nothing'})"
+                "turns or chat messages, the first user turn one text that is not empty, no list "
+                f"of parts (the row has {', '.join(row) or 'nothing'})"
             )
         row_id = row.get("id")
-        yield f"{source.name}/{number}" if row_id is None else str(row_id), turns[0], len(turns) > 1
+        yield f"{source.name}/{number}" if row_id is None else str(row_id), turn
 
 
 def _rows(source: Source, data_folder: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -123,7 +138,7 @@ def _rows(source: Source, data_folder: Path) -> Iterator[tuple[Mapping[str, Any]
 
 def _file_rows(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
     try:
-        file = path.open(encoding="utf-8")
+        file = path.open("rb")  # decoded line by line, so that a wrong one is named
     except FileNotFoundError as error:
         raise ConfigError(
             f"{path} does not exist; set data_dir to the folder of the prompt files"
@@ -132,7 +147,11 @@ def _file_rows(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
         for number, line in enumerate(file, 1):
             place = f"{path}:{number}"
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                raise CheckpointError(
+                    f"{place} is not UTF-8 ({error}); convert the file"
+                ) from error
             except ValueError as error:
                 raise CheckpointError(f"{place} is no JSON: {error}") from error
             if not isinstance(row, dict):
@@ -155,18 +174,21 @@ def _hub_rows(source: Source) -> Iterator[Mapping[str, Any]]:
     yield from rows
 
 
-def _turns(value: object) -> list[str]:
-    """The user turns of a row's prompt; empty where there is none."""
-    if isinstance(value, str):
-        return [value]
-    if not isinstance(value, Sequence):
-        return []
-    items = [
-        item.get("content") if isinstance(item, Mapping) else item
-        for item in value
-        if not isinstance(item, Mapping) or item.get("role") == "user"
-    ]
-    return [item for item in items if isinstance(item, str)]
+def _first_turn(value: object) -> FirstTurn | None:
+    """The first user turn of a row's prompt; None where there is none, or it is no text."""
+    messages = [value] if isinstance(value, str) else value
+    if not isinstance(messages, Sequence):
+        return None
+    roles = [item.get("role") if isinstance(item, Mapping) else "user" for item in messages]
+    if "user" not in roles:
+        return None
+    # Not the first that is a text: a later turn must not be asked in its place.
+    first = messages[roles.index("user")]
+    text = first.get("content") if isinstance(first, Mapping) else first
+    if not isinstance(text, str) or not text:
+        return None
+    has_system = roles[0] != "user" or "system" in roles
+    return FirstTurn(text, has_later=roles.count("user") > 1, has_system=has_system)
 
 
 def _check_ids(samples: Sequence[Sample]) -> None:

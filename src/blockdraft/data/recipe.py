@@ -95,6 +95,7 @@ class Source:
             raise ConfigError(f"source {self.name} must have a file or a dataset, and not both")
         if not self.variants:
             raise ConfigError(f"source {self.name} has no variants; leave the key out for one")
+        _check_most(f"max_rows of source {self.name}", self.max_rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +197,7 @@ class AnswersRecipe:
         for name in ("max_tokens", "max_prompt_chars", "max_prompt_len", "batch_size", "window"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        _check_most("max_samples", self.max_samples)
 
     def _check_templates(self) -> None:
         """Every template holds what its variants put in: their groups, or else the prompt."""
@@ -227,3 +229,9 @@ class AnswersRecipe:
                         f"source {source.name} uses the template {variant.template!r}, which the "
                         f"recipe does not have; it has {', '.join(self.templates) or 'none'}"
                     )
+
+
+def _check_most(name: str, number: int | None) -> None:
+    """A limit that may be left out: Python would count a negative one from the end."""
+    if number is not None and number < 1:
+        raise ConfigError(f"{name} is {number}; it must be 1 or more, or left out for all")
