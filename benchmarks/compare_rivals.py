@@ -4,6 +4,7 @@
     python -m benchmarks.compare_rivals decode --gguf model.gguf --llama-python VENV/bin/python
     python -m benchmarks.compare_rivals rows ..       # cost of a pass against its rows
     python -m benchmarks.compare_rivals ngram ..      # a prompt whose answer repeats it
+    python -m benchmarks.compare_rivals drafted ..    # the shipped drafter on five sets
     python -m benchmarks.compare_rivals texts ..      # whether llama.cpp writes the same text
     python -m benchmarks.compare_rivals batch16 --vllm-python VENV/bin/python
     python -m benchmarks.compare_rivals batch64

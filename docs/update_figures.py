@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from evaluate_figures import evaluate, evaluate_loads, evaluate_pair
 from findings_figures import (
     findings_attention,
     findings_candidates,
@@ -25,12 +26,6 @@ from selector_plot import selector_svg
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-METHODS = {
-    "ngram": "n-gram",
-    "dflash": "DFlash",
-    "dflash2": "DFlash 2",
-    "dflash2+ngram": "DFlash 2 + n-gram",
-}
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n)(.*?)(<!-- end figures -->)", re.DOTALL)
 
 
@@ -131,6 +126,28 @@ def rivals_ngram(result: dict[str, Any]) -> str:
     )
 
 
+def rivals_drafted(result: dict[str, Any]) -> str:
+    """Table: the shipped drafter against plain decoding of both engines."""
+    rows = result["rows"]
+    rates = rows["tokens_per_s"]
+    names = {"llama.cpp": "llama.cpp, plain", "plain": "plain", "dflash2": "DFlash 2"}
+    names["dflash2+ngram"] = "DFlash 2 + n-gram"
+    lines = [
+        f"Five sets, greedy, {result['settings']['tokens']} tokens an answer, prompts included, tokens/s, medians of "
+        f"{rates['plain']['gsm8k']['num']} alternating rounds ([JSON](../../benchmarks/results/rivals_drafted.json)). The "
+        f"drafters write the text of plain decoding: {_yes(rows['same_as_plain'])}.",
+        "",
+        f"| | {' | '.join(rates['plain'])} | over plain | over llama.cpp |",
+        f"|---|{'---|' * (len(rates['plain']) + 2)}",
+    ]
+    for name, label in names.items():
+        cells = " | ".join(f"{cell['median']:.0f}" for cell in rates[name].values())
+        gains = [rows.get(f"{name}_over_{other}") for other in ("plain", "llama.cpp")]
+        told = " | ".join("" if gain is None else f"**{gain:.2f} times**" for gain in gains)
+        lines.append(f"| {label} | {cells} | {told} |")
+    return "\n".join(lines) + "\n"
+
+
 def rivals_texts(result: dict[str, Any]) -> str:
     """One line: whether llama.cpp writes the same text."""
     prompts = result["rows"]["prompts"]
@@ -192,44 +209,6 @@ def greedy_equality_bfloat16(result: dict[str, Any]) -> str:
     )
 
 
-def evaluate(result: dict[str, Any]) -> str:
-    """README's table of what the shipped drafters do on five tasks."""
-    about, asked, rows = result["provenance"], result["settings"], result["rows"]
-    by = {(row["task"], row["method"]): row for row in rows}
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
-    methods = [name for name in METHODS if (tasks[0], name) in by]
-    same = "Some texts differ from plain decoding: see the JSON."
-    if not any(row["num_diverged"] for row in rows):
-        same = "All texts are those of plain decoding."
-    lines = [
-        f"Five tasks, {by[tasks[0], 'plain']['num_prompts']} prompts each, greedy, at most {asked['max_tokens']} tokens, one "
-        f"request at a time, {about['dtype']}, {about['machine']['threads']} threads; plain decoding and the drafters in turns "
-        "on the same prompts, prompts' passes included ([JSON](benchmarks/results/evaluate.json)). Speed-up over plain "
-        f"decoding, and τ: the tokens that a pass of the target commits (95 % interval). {same}",
-        "",
-        f"| task | plain, tokens/s | {' | '.join(METHODS[name] for name in methods)} | oracle τ of DFlash 2 |",
-        "|---" * (len(methods) + 3) + "|",
-    ]
-    for task in tasks:
-        cells = [_cell(by[task, name]) for name in methods]
-        lines.append(
-            f"| {task} | {by[task, 'plain']['tokens_per_s']:.0f} | {' | '.join(cells)} | "
-            f"{by[task, 'dflash2']['oracle_tau']:.2f} |"
-        )
-    means = (_mean([by[task, name]["speedup"] for task in tasks]) for name in methods)
-    lines.append(f"| mean | | {' | '.join(f'**{mean:.2f} times**' for mean in means)} | |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(row: dict[str, Any]) -> str:
-    low, high = row["tau_ci95"]
-    return f"**{row['speedup']:.2f} times**, τ {row['tau']:.2f} ({low:.2f}-{high:.2f})"
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
@@ -241,12 +220,15 @@ FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
         rivals_rows,
         rivals_decode,
         rivals_ngram,
+        rivals_drafted,
         rivals_texts,
         rivals_batch16,
         rivals_batch64,
         rivals_regenerate,
         greedy_equality_bfloat16,
         evaluate,
+        evaluate_loads,
+        evaluate_pair,
         findings_candidates,
         findings_choosers,
         findings_repeats,
@@ -255,9 +237,12 @@ FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
     )
 }
 #: Results that several blocks are made of; the others have the name of their block.
-SHARED = dict.fromkeys(
-    ("findings_candidates", "findings_choosers", "findings_repeats"), "findings_selector"
-)
+SHARED = {
+    **dict.fromkeys(
+        ("findings_candidates", "findings_choosers", "findings_repeats"), "findings_selector"
+    ),
+    **dict.fromkeys(("evaluate_loads", "evaluate_pair"), "evaluate"),
+}
 #: Plots by the file they are written to; each is made of one result.
 PLOTS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "docs/findings/k_flat.svg": ("rivals_rows", k_flat_svg),

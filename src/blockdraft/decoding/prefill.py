@@ -125,10 +125,10 @@ def _of_first(output: PassOutput, num_rows: int) -> PassOutput:
 
 def _commit_first(rows: Sequence[Row], output: PassOutput) -> None:
     nothing = Proposal(torch.zeros(len(rows), 0, dtype=torch.long), (0,) * len(rows))
-    verdict, errors = choose_tokens(rows, nothing, output)
+    verdict, faults = choose_tokens(rows, nothing, output)
     for i, row in enumerate(rows):
-        if i in errors:
-            row.fail(errors[i])
+        if i in faults:
+            row.fail(faults[i].message)
             continue
         kept = row.commit([verdict.next_ids[i]])
         record_logprobs(row, output.logits, i, kept)

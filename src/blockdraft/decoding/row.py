@@ -20,7 +20,7 @@ class Row:
     Attributes:
         limit_len: most tokens, prompt included, that this row may hold.
         target_end_ids: the target's own end ids.
-        is_doubted: the last pass over its drafts gave nothing usable; the next goes without.
+        is_doubted: the last pass chose no token behind its accepted drafts; the next drafts none.
         features: recorded hidden states of the committed positions, in pieces [t, f].
         tracker: follows the text while stop strings or a stream need it; else None.
     """

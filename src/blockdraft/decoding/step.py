@@ -34,13 +34,12 @@ def cycle(state: DecodeState) -> None:
     """Advance every row by at least one token. Rows must not be empty or finished."""
     proposal = propose(state)
     output = verify(state, proposal)
-    verdict, errors = choose_tokens(state.rows, proposal, output)
-    for slot, message in errors.items():
-        if proposal.lens[slot]:
-            # A draft may have caused it, and a draft must change nothing: try again without.
-            state.rows[slot].is_doubted = True
-        else:
-            state.rows[slot].fail(message)
+    verdict, faults = choose_tokens(state.rows, proposal, output)
+    for slot, row in enumerate(state.rows):
+        # A draft may have caused it, and a draft must change nothing: the next pass goes without.
+        row.is_doubted = slot in faults and proposal.lens[slot] > 0
+        if slot in faults and not row.is_doubted:
+            row.fail(faults[slot].message)
     commit(state, proposal, verdict, output)
 
 
@@ -109,21 +108,21 @@ def commit(state: DecodeState, proposal: Proposal, verdict: Verdict, output: Pas
     lens = [0] * len(state.rows)
     alarm = None if state.drafter is None else state.drafter.alarm
     for i, row in enumerate(state.rows):
-        if row.is_doubted and proposal.lens[i]:
-            row.cycles.append(Cycle(proposal.lens[i], 0, ()))
-            state.cache.clear_after(i, len(row.token_ids) - 1)
-            continue
-        row.is_doubted = False
         if row.finish_reason != "error":
             accepted = verdict.accepted_len[i]
-            kept = row.commit([*drafts[i][:accepted], verdict.next_ids[i]])
+            # Behind the drafts of a doubted row no token could be chosen.
+            chosen = [] if row.is_doubted else [verdict.next_ids[i]]
+            kept = row.commit([*drafts[i][:accepted], *chosen])
             row.cycles.append(Cycle(proposal.lens[i], min(accepted, len(kept)), tuple(kept)))
-            if alarm is not None and i not in proposal.looked_up:
+            if alarm is not None and i not in proposal.looked_up and not row.is_doubted:
                 alarm.note(proposal.lens[i], accepted)
             lens[i] = 0 if row.is_finished else len(kept)
             state.record(i, output.features, i, len(kept))
             record_logprobs(row, output.logits, i, kept)
-        state.cache.crop(i, len(row.token_ids) - 1)
+        if row.is_doubted:
+            state.cache.clear_after(i, len(row.token_ids) - 1)
+        else:
+            state.cache.crop(i, len(row.token_ids) - 1)
     if state.context is not None and any(lens):
         with state.clock.phase("draft"):
             state.context.append(output.features, 0, starts, lens)
