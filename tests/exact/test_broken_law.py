@@ -17,7 +17,6 @@ from tests.exact.test_loop_law import (
     PLAIN,
     PROMPT,
     SURE,
-    VOCAB,
     counts,
     run,
     table,
@@ -69,7 +68,7 @@ def test_bc10_bc23_the_law_up_to_the_token_that_breaks_it(maker: str) -> None:
     rows = outputs(maker, 2500)
     assert worst(rows) > SURE
     if maker != "plain":
-        assert any(0 < cycle.accepted_len for row in rows for cycle in row.cycles)
+        assert any(cycle.accepted_len for row in rows for cycle in row.cycles)
 
 
 @pytest.mark.parametrize("maker", MAKERS)
