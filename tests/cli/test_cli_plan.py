@@ -39,7 +39,11 @@ def test_tables_json_and_plot(plan: Any, tmp_path: Path) -> None:
 def test_acceptance_of_a_measured_run_and_of_a_tau(plan: Any, tmp_path: Path) -> None:
     result = tmp_path / "R.json"
     row = {"task": "a", "method": "ngram", "temperature": 0}
-    counts = {"accepted_by_position": [5, 2, 1], "drafted_by_position": [10, 10, 10]}
+    counts = {
+        "accepted_by_position": [5, 2, 1],
+        "drafted_by_position": [10, 10, 10],
+        "cycles": 10,
+    }
     result.write_text(json.dumps({"rows": [{**row, **counts}]}))
     ran = plan("--drafter", "ngram", "--from", result, "--tau", 3.0)
     assert ran.code == 0, ran.err

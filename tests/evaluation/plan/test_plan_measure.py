@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from blockdraft.drafters.ngram import NgramDrafter
 from blockdraft.errors import CapacityError, ConfigError
 from blockdraft.evaluation.plan.ceilings import Ceilings
 from blockdraft.evaluation.plan.lines import lines
 from blockdraft.evaluation.plan.measure import Bench, alternate, other_ms
-from blockdraft.evaluation.plan.model import EvenAcceptance
+from blockdraft.evaluation.plan.model import EvenAcceptance, MeasuredAcceptance
 from blockdraft.evaluation.plan.plan import Plan, PlanSettings, make_plan
 from blockdraft.evaluation.plan.plot import plan_svg
 from tests.fakes.codec import make_llm
@@ -137,6 +138,24 @@ def test_a_context_that_does_not_fit_is_refused() -> None:
     settings = PlanSettings(rows=(1, 4), contexts=(300,), concurrency=(1,))
     with pytest.raises(CapacityError, match="give smaller --contexts"):
         make_plan(make_llm(tiny_target()), IDS, [], settings)
+
+
+def test_rows_that_are_no_cycle_of_the_drafter_are_refused() -> None:
+    settings = PlanSettings(rows=(1, 8, 16), contexts=(12,), concurrency=(1,))
+    llm = make_llm(tiny_target(), NgramDrafter(num_draft_tokens=3))
+    message = r"rows is \[1, 8, 16\], and ngram drafts up to 3 tokens: .*; give some of 2 to 4, or"
+    with pytest.raises(ConfigError, match=message):
+        make_plan(llm, IDS, [EvenAcceptance(0.5)], settings)
+
+
+def test_acceptances_of_shorter_blocks_than_the_rows_are_said_or_refused() -> None:
+    short, notes = MeasuredAcceptance("short", (0.5, 0.2)), list[str]()
+    llm = make_llm(tiny_target())
+    with pytest.raises(ConfigError, match=r"fewer than 3 drafted tokens.*: short\. Give smaller"):
+        make_plan(llm, IDS, [short], SMALL)
+    found = make_plan(llm, IDS, [short, EvenAcceptance(0.5)], SMALL, notes.append)
+    assert {gain.acceptance for gain in found.gains} == {"acceptance 0.50"}
+    assert any(note.endswith("at these rows: short") for note in notes)
 
 
 def test_torch_threads_are_left_alone() -> None:

@@ -94,7 +94,7 @@ def result(folder: Path, rows: Any) -> Path:
 
 def row(**changes: Any) -> dict[str, Any]:
     good = {"task": "a", "method": "/x/d2", "temperature": 0.0}
-    counts = {"accepted_by_position": [8, 4, 1], "drafted_by_position": [10, 10, 4]}
+    counts = {"accepted_by_position": [8, 4, 1], "drafted_by_position": [10, 10, 4], "cycles": 10}
     return {**good, **counts, **changes}
 
 
@@ -103,13 +103,33 @@ def test_acceptance_of_a_result_file(tmp_path: Path) -> None:
     path = result(tmp_path, [plain, row(), row(), row(task="b", temperature=0.7)])
     found = read_acceptances(path)
     assert [one.label for one in found] == ["a, d2, T 0", "b, d2, T 0.7"]
-    assert found[0].by_position == (0.8, 0.4, 0.25)
+    assert found[0].by_position == (0.8, 0.4, 0.1)
     assert [one.label for one in read_acceptances(path, task="b")] == ["b, d2, T 0.7"]
     with pytest.raises(ConfigError, match="no row that drafted with task c"):
         read_acceptances(path, task="c")
 
 
-@pytest.mark.parametrize("text", ["{", '{"rows": 3}', "[]", '{"rows": [{}]}'])
+def test_the_tau_of_a_lookup_counts_cycles_without_a_draft(tmp_path: Path) -> None:
+    """60 of 100 cycles draft three tokens: 100 + 24 + 20 + 18 tokens are committed."""
+    counts = {"accepted_by_position": [24, 20, 18], "drafted_by_position": [60, 60, 60]}
+    [found] = read_acceptances(result(tmp_path, [row(method="ngram", cycles=100, **counts)]))
+    assert found.tau(3) == pytest.approx(1.62)
+
+
+def test_methods_and_temperatures_that_look_alike_are_all_kept(tmp_path: Path) -> None:
+    rows = [row(temperature=0.7), row(temperature=0.7000001), row(method="/y/d2"), row(task="b")]
+    found = read_acceptances(result(tmp_path, rows))
+    assert [one.label for one in found] == [
+        "a, /x/d2, 0.7",
+        "a, /x/d2, 0.7000001",
+        "a, d2, T 0",
+        "b, d2, T 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["{", '{"rows": 3}', "[]", '{"rows": [{}]}', '{"rows": [3]}', '{"rows": [{"task": 1}]}']
+)
 def test_files_that_are_no_result_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)

@@ -1,14 +1,20 @@
-"""Acceptance by position from the JSON of `blockdraft evaluate`."""
+"""Acceptance from the JSON of `blockdraft evaluate`: of all cycles, drafted or not."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.evaluation.plan.model import MeasuredAcceptance
+
+#: What names a row, and what its cycles are counted by.
+_KEYS = ("task", "method", "temperature", "cycles")
+
+#: Task, method and temperature of a row.
+_Key = tuple[str, str, float]
 
 
 def read_acceptances(
@@ -20,15 +26,11 @@ def read_acceptances(
         task, method: only rows of these; None takes all.
     Raises: CheckpointError if the file is no result; ConfigError if no row is left.
     """
-    found: dict[str, MeasuredAcceptance] = {}
+    found: dict[_Key, tuple[float, ...]] = {}
     for row in _rows(path):
-        drafted, accepted = row.get("drafted_by_position"), row.get("accepted_by_position")
-        is_wanted = task in (None, row.get("task")) and method in (None, row.get("method"))
-        if not is_wanted or not accepted or not drafted:
-            continue
-        name = f"{row['task']}, {Path(row['method']).name}, T {row['temperature']:g}"
-        shares = tuple(a / d for a, d in zip(accepted, drafted, strict=True) if d)
-        found.setdefault(name, MeasuredAcceptance(name, shares))
+        is_wanted = task in (None, row["task"]) and method in (None, row["method"])
+        if is_wanted and (shares := _shares(row)):
+            found.setdefault((row["task"], row["method"], row["temperature"]), shares)
     if not found:
         raise ConfigError(
             f"{path} has no row that drafted"
@@ -36,16 +38,35 @@ def read_acceptances(
             + (f" and method {method}" if method else "")
             + "; run evaluate with a drafter, or name another task or method"
         )
-    return list(found.values())
+    return [MeasuredAcceptance(_label(key, found), shares) for key, shares in found.items()]
+
+
+def _label(key: _Key, every: Iterable[_Key]) -> str:
+    """Short where that names one row, whole where two would look alike."""
+    shown = [_short(each) for each in every]
+    return _short(key) if shown.count(_short(key)) == 1 else ", ".join(map(str, key))
+
+
+def _short(key: _Key) -> str:
+    task, method, temperature = key
+    return f"{task}, {Path(method).name}, T {temperature:g}"
+
+
+def _shares(row: Mapping[str, Any]) -> tuple[float, ...]:
+    """Of all cycles, those whose draft at each position stood; a lookup drafts in some only."""
+    drafted, accepted = row.get("drafted_by_position"), row.get("accepted_by_position")
+    if not accepted or not drafted:
+        return ()
+    return tuple(a / row["cycles"] for a, d in zip(accepted, drafted, strict=True) if d)
 
 
 def _rows(path: Path) -> list[Mapping[str, Any]]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         rows = data["rows"]
-        if not isinstance(rows, list) or not all("task" in row for row in rows):
+        if not isinstance(rows, list) or not all(row.keys() >= set(_KEYS) for row in rows):
             raise TypeError
-    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{path} is no result of `blockdraft evaluate --out`; give such a file"
         ) from error

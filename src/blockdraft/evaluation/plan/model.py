@@ -76,8 +76,9 @@ class EvenAcceptance:
 
 @dataclass(frozen=True)
 class MeasuredAcceptance:
-    """Shares of cycles in which the draft at each position stood, as `evaluate` reports them.
+    """Shares of all cycles in which a draft at each position stood, by what `evaluate` counted.
 
+    A cycle without a draft counts as one in which none stood, so that tau is the measured one.
     Shorter blocks are read off the longer one that was measured, as if what stands at a position
     did not depend on how many are drafted behind it. Longer ones are not known.
     """

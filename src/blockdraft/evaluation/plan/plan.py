@@ -102,9 +102,11 @@ def make_plan(
     Args:
         llm: its drafter may be None: gains are then those of a drafter that costs nothing.
         ids: a text of any length, repeated to the contexts' length.
-    Raises: CapacityError if a context does not fit the target.
+    Raises: CapacityError if a context does not fit the target; ConfigError if no row is a cycle of
+        the drafter, or nothing is known of acceptance at those that are.
     """
     _check_room(llm, settings)
+    known = _known(acceptances, _widths(llm, settings), log)
     log("measuring what the machine can do at most ..")
     ceilings = measure_ceilings(llm.target)
     curves = []
@@ -115,7 +117,7 @@ def make_plan(
     for concurrency in settings.concurrency:
         log(f"measuring {concurrency} at once ..")
         costs += _costs(llm, _text(ids, settings.contexts[0]), concurrency, settings)
-    found = [gain for acceptance in acceptances for gain in gains(costs, acceptance)]
+    found = [gain for acceptance in known for gain in gains(costs, acceptance)]
     own = None if llm.drafter is None else llm.drafter.num_draft_tokens
     return Plan(
         ceilings=ceilings,
@@ -133,6 +135,39 @@ def _check_room(llm: LLM, settings: PlanSettings) -> None:
             f"{max(settings.contexts)} cached tokens and {max(settings.rows)} rows need {need}; "
             f"{llm.target.info.name} holds {room}: give smaller --contexts"
         )
+
+
+def _widths(llm: LLM, settings: PlanSettings) -> list[int]:
+    """Numbers of drafted tokens that are measured: those of the rows that the drafter can fill."""
+    rows = sorted(settings.rows)
+    if llm.drafter is None:
+        return [n - 1 for n in rows if n > 1]
+    own = llm.drafter.num_draft_tokens
+    widths = [n - 1 for n in rows if 1 < n <= own + 1]
+    if not widths:
+        raise ConfigError(
+            f"rows is {list(settings.rows)}, and {llm.drafter.name} drafts up to {own} tokens: no "
+            f"such pass is a cycle of it; give some of 2 to {own + 1}, or --drafter none"
+        )
+    return widths
+
+
+def _known(
+    acceptances: Sequence[Acceptance], widths: Sequence[int], log: Callable[[str], None]
+) -> list[Acceptance]:
+    """Those whose tau is known at some width; the others are said."""
+    known = [one for one in acceptances if any(one.tau(width) is not None for width in widths)]
+    others = [one.label for one in acceptances if one not in known]
+    if not others:
+        return known
+    said = (
+        f"measured with fewer than {min(widths)} drafted tokens, so nothing is known at these "
+        f"rows: {'; '.join(others)}"
+    )
+    if not known:
+        raise ConfigError(f"{said}. Give smaller --rows, or other acceptances")
+    log(said)
+    return known
 
 
 def _text(ids: Sequence[int], length: int) -> list[int]:
@@ -159,18 +194,16 @@ def _costs(llm: LLM, ids: Sequence[int], concurrency: int, settings: PlanSetting
     if llm.drafter is not None:
         passes[0] = bench.draft()
     times, other = alternate(passes, settings.repeats), other_ms(llm, ids[:64], concurrency)
-    most = max(settings.rows) if llm.drafter is None else llm.drafter.num_draft_tokens + 1
     return [
         Costs(
             concurrency=concurrency,
-            num_draft_tokens=n - 1,
+            num_draft_tokens=width,
             plain_ms=times[1] + other,
             draft_ms=times.get(0),
-            verify_ms=times[n],
+            verify_ms=times[width + 1],
             other_ms=other,
         )
-        for n in sorted(settings.rows)
-        if 1 < n <= most
+        for width in _widths(llm, settings)
     ]
 
 
