@@ -80,6 +80,9 @@ ADD = EvalPrompt(
         ("I would rather not.", False),
         ("```python\ndef add(a, b):\n    return bytes(2**33) and 5\n```", False),
         ("```python\nimport sys\nsys.exit(1)\ndef add(a, b): return 5\n```", False),
+        ("```python\ndef add(a, b):\n    return 0\nexit()\n```", False),
+        ("```python\nimport os\ndef add(a, b):\n    os._exit(0)\n```", False),
+        ("```python\nimport sys\nsys.stdout = None\ndef add(a, b): return a + b\n```", True),
     ],
 )
 def test_programs(text: str, is_right: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -108,8 +109,10 @@ def passes_tests(prompt: EvalPrompt, text: str) -> bool:
     The process has a folder, seconds and memory of its own, but is no sandbox: it can read files
     and reach the network as the user can.
     """
-    program = code_of(text, prompt)
-    tests = f"{prompt.extra['test']}\n\ncheck({prompt.extra['entry_point']})\n"
+    program, passed = code_of(text, prompt), secrets.token_hex(16)
+    # A program may end the process itself, with 0 and before its tests: the last line must run.
+    say = f"__import__('os').write(1, b'{passed}')"
+    tests = f"{prompt.extra['test']}\n\ncheck({prompt.extra['entry_point']})\n{say}\n"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.py"
         path.write_text(f"{_LIMITS}{program}\n\n{tests}\n", encoding="utf-8", errors="replace")
@@ -123,7 +126,7 @@ def passes_tests(prompt: EvalPrompt, text: str) -> bool:
             )
         except subprocess.TimeoutExpired:
             return False
-    return done.returncode == 0
+    return done.returncode == 0 and passed.encode() in done.stdout
 
 
 _LIMITS = f"""\
