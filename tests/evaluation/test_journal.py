@@ -10,10 +10,11 @@ import pytest
 
 from blockdraft.errors import ConfigError
 from blockdraft.evaluation.answers import ChunkRun
-from blockdraft.evaluation.benchmark import Settings
+from blockdraft.evaluation.benchmark import Settings, run_all
 from blockdraft.evaluation.engines import Engine
 from blockdraft.evaluation.evaluate import evaluate
 from blockdraft.evaluation.journal import Journal
+from blockdraft.evaluation.provenance import code_digest
 from blockdraft.evaluation.run_chunk import run_chunk
 from blockdraft.evaluation.tasks import EvalPrompt
 from blockdraft.types import SamplingParams
@@ -73,6 +74,43 @@ def test_a_journal_of_another_run_is_not_continued(tmp_path: Path) -> None:
     run(tmp_path, lives=3)
     with pytest.raises(ConfigError, match="from an interrupted run with other settings or models"):
         run(tmp_path, lives=100, max_tokens=21)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("code_digest", "with other code; repeat that"),
+        ("machine", "with other machine or threads; repeat that"),
+        ("versions", "with other package versions; repeat that"),
+    ],
+)
+def test_a_result_does_not_mix_code_or_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    run(tmp_path, lives=3)
+    monkeypatch.setattr(f"blockdraft.evaluation.evaluate.{name}", lambda: "another")
+    with pytest.raises(ConfigError, match=message):
+        run(tmp_path, lives=100)
+
+
+def test_the_codes_hash_is_of_every_source() -> None:
+    digest = code_digest()
+    assert len(digest) == 64
+    assert digest == code_digest.__wrapped__()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "read_bytes", lambda path: b"" if path.suffix == ".c" else b"x")
+        assert digest != code_digest.__wrapped__()
+
+
+def test_temperatures_that_print_alike_are_told_apart(tmp_path: Path) -> None:
+    """Each keeps its own answers: resumed, nothing of one stands in for the other."""
+    settings = Settings(max_tokens=20, temperatures=(0.7, 0.7000001))
+    tasks, found = [task(1)], {"plain": engine()}
+    journal = Journal(tmp_path / "j", {})
+    runs = run_all(found, tasks, settings, journal, lambda _: None)
+    assert len(journal) == 2
+    again = run_all(found, tasks, settings, Journal(tmp_path / "j", {}), lambda _: None)
+    assert again == runs
 
 
 def chunk() -> ChunkRun:

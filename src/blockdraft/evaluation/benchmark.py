@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -83,8 +84,7 @@ class _Unit:
 
     @property
     def key(self) -> str:
-        cell = self.cell
-        return f"{cell.task}|{cell.method}|{cell.concurrency}|{cell.temperature:g}|{self.number}"
+        return json.dumps([*vars(self.cell).values(), self.number])
 
 
 def run_all(

@@ -17,7 +17,7 @@ from blockdraft.evaluation.compare import NOTHING, against_plain
 from blockdraft.evaluation.engines import PLAIN, Engine
 from blockdraft.evaluation.journal import Journal
 from blockdraft.evaluation.marks import accuracy
-from blockdraft.evaluation.provenance import provenance
+from blockdraft.evaluation.provenance import code_digest, machine, provenance, versions
 from blockdraft.evaluation.rows import row_of
 from blockdraft.evaluation.tasks import Task
 
@@ -40,14 +40,21 @@ def evaluate(
     Args:
         must_be_equal: see `against_plain`.
         run_code: see `accuracy`.
-    Raises: ConfigError if two tasks have one name, or a journal is of another run.
+    Raises: ConfigError if two tasks have one name, or a journal is of another run: of other
+        settings, models, code, machine or packages.
     """
     names = [task.name for task in tasks]
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"tasks are {names}; give one or several of different names")
     about = _about(engines)
     described = {"settings": vars(settings), "tasks": [_task(task) for task in tasks], **about}
-    journal = Journal(out.with_name(out.name + ".journal"), described)
+    whole = {
+        "settings or models": described,
+        "code": code_digest(),
+        "machine or threads": machine(),
+        "package versions": versions(),
+    }
+    journal = Journal(out.with_name(out.name + ".journal"), whole)
     runs = run_all(engines, tasks, settings, journal, log)
     rows = _rows(runs, tasks, must_be_equal, run_code)
     result = {

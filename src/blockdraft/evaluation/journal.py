@@ -18,20 +18,21 @@ class Journal:
 
     Args:
         path: the journal's file; it may be there from a run that was interrupted.
-        settings: what defines the run. A journal of other settings is not continued.
+        settings: parts of what defines the run, by name. A journal in which one differs is not
+            continued, and the message names it.
     Raises: ConfigError if the file belongs to another run or is damaged before its last line.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self.path = path
         self._done: dict[str, ChunkRun] = {}
-        head = {"settings": _digest(settings)}
+        head = {name: _digest(part) for name, part in settings.items()}
         lines = self._whole_lines()
         if lines:
             self._read(lines, head)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(head) + "\n", encoding="utf-8")
+            path.write_text(json.dumps({"settings": head}) + "\n", encoding="utf-8")
 
     def __len__(self) -> int:
         return len(self._done)
@@ -61,19 +62,22 @@ class Journal:
             self.path.write_text(whole + "\n" if whole else "", encoding="utf-8")
         return whole.split("\n") if whole else []
 
-    def _read(self, lines: list[str], head: Mapping[str, Any]) -> None:
+    def _read(self, lines: list[str], head: Mapping[str, str]) -> None:
         try:
             found, *rest = [json.loads(line) for line in lines]
             done = {entry["key"]: ChunkRun.from_json(entry["run"]) for entry in rest}
+            had = found["settings"]
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise ConfigError(f"{self.path} is damaged; delete it to begin anew") from error
-        if found != head:
+        if had != head:
+            had = had if isinstance(had, dict) else {}  # one digest of everything, once
+            others = [name for name in head if had.get(name) != head[name]] or ["settings"]
             raise ConfigError(
-                f"{self.path} is from an interrupted run with other settings or models; repeat "
-                "those to resume it, delete it to begin anew, or give another --out"
+                f"{self.path} is from an interrupted run with other {', '.join(others)}; repeat "
+                "that to resume it, delete it to begin anew, or give another --out"
             )
         self._done = done
 
 
-def _digest(settings: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+def _digest(part: Any) -> str:
+    return hashlib.sha256(json.dumps(part, sort_keys=True, default=str).encode()).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import hashlib
 import os
 import platform
 import subprocess
@@ -16,6 +17,9 @@ import torch
 
 _PACKAGES = ("blockdraft", "torch", "transformers", "tokenizers", "numpy")
 
+#: Endings of files that decide what is computed.
+_SOURCES = (".py", ".c", ".h")
+
 
 def provenance(models: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """Everything needed to run a result again.
@@ -27,7 +31,7 @@ def provenance(models: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(),
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": versions(),
         "machine": machine(),
         **models,
         **more,
@@ -41,8 +45,19 @@ def commit() -> str:
     head = _git(folder, "rev-parse", "HEAD")
     inside = _git(folder, "ls-files", "--error-unmatch", Path(__file__).name)
     if head is None or inside is None:
-        return f"release-{_versions()['blockdraft']}"
+        return f"release-{versions()['blockdraft']}"
     return head + ("-dirty" if _git(folder, "status", "--porcelain", "-uno") else "")
+
+
+@functools.cache
+def code_digest() -> str:
+    """A hash of this package's sources: it tells what a commit with changed files does not."""
+    folder, found = Path(__file__).resolve().parents[1], hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in _SOURCES:
+            found.update(f"{path.relative_to(folder)}\n".encode())
+            found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def _git(folder: Path, *args: str) -> str | None:
@@ -56,8 +71,9 @@ def _git(folder: Path, *args: str) -> str | None:
 
 
 @functools.cache
-def _versions() -> dict[str, str]:
-    found = {}
+def versions() -> dict[str, str]:
+    """Of Python, this package, and those that compute for it."""
+    found = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
             found[name] = version(name)
