@@ -33,7 +33,8 @@ class FakeServer(ThreadingHTTPServer):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.options = {"metrics": True, "pause_s": 0.0, "status": 200, "word": "w", **options}
+        self.options = {"metrics": True, "usage": True, "pause_s": 0.0, "status": 200, "word": "w"}
+        self.options |= options
         self.asked: list[dict[str, Any]] = []
         self.num_now = self.most_at_once = 0
         self.lock = threading.Lock()
@@ -89,7 +90,8 @@ class Handler(BaseHTTPRequestHandler):
             yield self._data({"choices": [{"delta": delta, "finish_reason": None}]})
         yield self._data({"choices": [{"delta": {}, "finish_reason": "length"}]})
         usage = {"prompt_tokens": 5, "completion_tokens": 9}
-        yield self._data({"choices": [], "usage": usage, **options.get("last", {})})
+        if options["usage"]:
+            yield self._data({"choices": [], "usage": usage, **options.get("last", {})})
         yield "data: [DONE]\n\n"
 
     def _data(self, piece: dict[str, Any]) -> str:
@@ -217,6 +219,12 @@ def test_what_servers_refuse_is_one_line(serve: Any) -> None:
     server = serve(status=400)
     engine = ServerEngine(server.url, "other")
     with pytest.raises(UserError, match=r"/chat/completions answers 400: no such$"):
+        engine.run(prompts(1), [SamplingParams(max_tokens=9)], 1)
+
+
+def test_pieces_are_not_taken_for_tokens(serve: Any) -> None:
+    engine = ServerEngine(serve(usage=False).url)
+    with pytest.raises(UserError, match=r"/v1 does not say how many tokens an answer has.*usage"):
         engine.run(prompts(1), [SamplingParams(max_tokens=9)], 1)
 
 

@@ -102,11 +102,17 @@ class ServerEngine:
             usage = piece.get("usage") or usage
             counts = counts_of_reply(piece) or counts
         total = time.perf_counter() - start
+        if usage.get("completion_tokens") is None:
+            # Pieces are no tokens: a server that drafts sends several in one.
+            raise UserError(
+                f"{self.base_url} does not say how many tokens an answer has, so no speed can be "
+                "given; measure a server that sends `usage` with stream_options.include_usage"
+            )
         answer = Answer(
             prompt_id=prompt_id,
             turn=turn,
             token_ids=(),
-            num_tokens=int(usage.get("completion_tokens") or len(arrivals)),
+            num_tokens=int(usage["completion_tokens"]),
             prompt_tokens=int(usage.get("prompt_tokens") or 0),
             text=text,
             finish_reason=reason,
