@@ -16,6 +16,7 @@ from blockdraft.engine.llm import LLM
 from blockdraft.errors import ConfigError
 from blockdraft.evaluation.trace import record_trace, text_pieces
 from blockdraft.evaluation.trace_cycle import pack
+from blockdraft.evaluation.watch_cycles import LogitsWatch
 from blockdraft.targets.base import RowBatch, Target
 from blockdraft.types import SamplingParams
 from tests.engine.test_doubted_drafts import broken_row
@@ -70,6 +71,15 @@ def test_the_answer_is_that_of_generate(method: str, params: SamplingParams) -> 
     assert trace["speculation"]["mean_acceptance_length"] == counts.mean_acceptance_length
     named = {str(i) for c in trace["cycles"] for i in (*c["committed"], *c["drafted"], c["anchor"])}
     assert named <= set(trace["tokens"])
+
+
+def test_a_watched_target_is_run_as_the_target_is() -> None:
+    """A pass that is planned otherwise would be another pass than that of `generate`."""
+    on = target()
+    on.has_own_threads, on.computes_padding = True, False
+    watch = LogitsWatch(on)
+    for name in Target.__annotations__:
+        assert getattr(watch, name) is getattr(on, name), name
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -32,6 +32,7 @@ class LogitsWatch(Target):
     def __init__(self, inner: Target) -> None:
         self.inner, self.info, self.device = inner, inner.info, inner.device
         self.has_own_threads = inner.has_own_threads
+        self.computes_padding = inner.computes_padding
         self.logits: Float[Tensor, "b r v"] | None = None
 
     def new_cache(self, num_slots: int, max_len: int) -> TargetCache:
