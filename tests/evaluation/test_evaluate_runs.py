@@ -235,6 +235,13 @@ def test_wrong_methods(methods: list[str], message: str) -> None:
         local_engines(llm_of(engine()), methods)
 
 
+def test_a_drafter_that_drafts_nothing_is_no_method() -> None:
+    llm = llm_of(engine())
+    with pytest.raises(ConfigError, match="num_draft_tokens is 0, with which ngram would be plain"):
+        local_engines(llm, ["plain", "ngram"], 0)
+    assert list(local_engines(llm, ["plain"], 0)) == ["plain"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -86,10 +86,17 @@ def local_engines(
     Args:
         llm: an engine without a drafter.
         methods: `plain`, names of drafters, folders of checkpoints.
-    Raises: ConfigError for none, or one named twice; what `load_drafter` raises.
+    Raises: ConfigError for none, one named twice, or a drafter that is to draft nothing; what
+        `load_drafter` raises.
     """
     if not methods or len(set(methods)) < len(methods):
         raise ConfigError(f"methods are {list(methods)}; give one or several different ones")
+    drafters = [method for method in methods if method not in (PLAIN, NONE)]
+    if num_draft_tokens == 0 and drafters:
+        raise ConfigError(
+            f"num_draft_tokens is 0, with which {', '.join(drafters)} would be plain decoding "
+            f"under another name; give 1 or more, or {PLAIN!r} as the only method"
+        )
     engines: dict[str, Engine] = {}
     for method in methods:
         if method == NONE:
