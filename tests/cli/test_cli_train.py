@@ -144,6 +144,15 @@ def test_held_out_figures_are_logged(cli: Cli, recipe: Path) -> None:
     assert "heldout/selector_length" in ran.err
 
 
+def test_nothing_is_decoded_where_none_is_asked_for(cli: Cli, recipe: Path) -> None:
+    found = printed(cli("train", recipe, "--set", "data.num_decoded=0"))
+    assert (found["step"], found["stopped_by"]) == (4, None)
+    lines = (recipe.parent / "run" / "log.jsonl").read_text().splitlines()
+    last = [row["heldout"] for row in map(json.loads, lines) if "heldout" in row][-1]
+    assert "heldout/selector_length" in last
+    assert not any(name.startswith("decoded/") for name in last)
+
+
 def test_losses_may_compare_with_the_target(cli: Cli, recipe: Path) -> None:
     """Recomputed features have the last layer too."""
     answers = recipe.parent / "answers" / "answers.jsonl"

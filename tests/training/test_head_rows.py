@@ -101,6 +101,8 @@ def test_injected_labels_take_the_last_place_only_where_missing() -> None:
     had = (plain.ids == labels[:, None]).any(-1)
     assert had.any()
     assert not had.all()
+    assert torch.equal(plain.has_label, had)
+    assert torch.equal(injected.has_label, had)
     assert torch.equal(plain.ids[had], injected.ids[had])
     assert torch.equal(injected.ids[~had][:, -1], labels[~had])
     assert torch.equal(injected.ids[~had][:, :-1], plain.ids[~had][:, :-1])

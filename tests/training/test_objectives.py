@@ -12,6 +12,7 @@ from blockdraft.drafters.draft_vocab import DraftVocab
 from blockdraft.training.head import Head
 from blockdraft.training.losses import MixedLoss
 from blockdraft.training.module import DrafterModule
+from blockdraft.training.objectives import dflash2
 from blockdraft.training.objectives.blocks import accepted_metrics
 from blockdraft.training.objectives.dflash import DFlashObjective
 from blockdraft.training.objectives.dflash2 import DFlash2Objective
@@ -102,6 +103,31 @@ def test_selector_loss_with_true_predecessors(ids: torch.Tensor | None, inject: 
     assert seen > 3
     assert float(both.loss.detach()) == pytest.approx(float(unary.loss.detach()) + extra, rel=1e-4)
     assert int(both.metrics["selector_loss_count"]) == seen
+
+
+def test_no_figure_counts_an_injected_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding has the candidates alone, so what training puts among them changes no length."""
+    module, head, vocab, batch, _ = _setup("dflash2", None)
+
+    def loves_labels(_: Any, unary: Any) -> torch.Tensor:
+        return (unary.rows.ids == unary.slots.labels[:, None]).float()
+
+    monkeypatch.setattr(dflash2, "selector_scores", loves_labels)
+    # Of so many numbers of candidates, some end in a label that is among them by itself.
+    for num_best in range(1, 17):
+        plain, injected = (
+            DFlash2Objective(head, vocab, CE, num_best=num_best, inject=inject)(module, batch)
+            for inject in (False, True)
+        )
+        for name in ("unary", "selector", "oracle"):
+            for figure in (f"{name}_length", f"{name}_by_position"):
+                assert torch.equal(plain.metrics[figure], injected.metrics[figure]), figure
+        assert torch.equal(
+            injected.metrics["selector_by_position"], injected.metrics["oracle_by_position"]
+        )
+        counts = [int(sums.metrics["selector_loss_count"]) for sums in (plain, injected)]
+        assert counts[0] < counts[1]
+    assert plain.metrics["oracle_by_position"].any()
 
 
 @pytest.mark.parametrize("inject", [False, True])

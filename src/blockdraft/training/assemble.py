@@ -242,7 +242,7 @@ def _evaluations(
         return ()
     batches = fixed_batches(recipe, data.samples, heldout, data.teacher_width)
     found = [teacher_forced(objective, batches, world.device)]
-    if recipe.run.decode_every:
+    if recipe.run.decode_every and recipe.data.num_decoded:
         answers = [data.features.answers[i] for i in heldout[: recipe.data.num_decoded]]
         found.append(decoding(recipe, answers, config, buffers, load))
     return tuple(found)

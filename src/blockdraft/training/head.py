@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -63,12 +63,14 @@ class HeadRows:
         loss: of each row [n]; differentiable.
         label_logprob: log q(label) of each row [n], detached.
         values, ids: the best logits and their tokens [n, c]; values are differentiable.
+        has_label: the label is among the candidates by itself [n], not because it was injected.
     """
 
     loss: Float32[Tensor, "n"]
     label_logprob: Float32[Tensor, "n"]
     values: Float32[Tensor, "n c"]
     ids: Int64[Tensor, "n c"]
+    has_label: Bool[Tensor, "n"]
 
 
 def head_rows(
@@ -89,10 +91,10 @@ def head_rows(
         inject: put the label in place of the last candidate where it is not among them.
         teacher: gives the target's own logits [n, w] of a slice of the rows.
     """
-    loss, logprob, values, ids = _HeadRows.apply(
+    loss, logprob, values, ids, has_label = _HeadRows.apply(
         hidden, head, labels, row_loss, num_best, inject, teacher
     )  # type: ignore[no-untyped-call]
-    return HeadRows(loss, logprob, values, ids)
+    return HeadRows(loss, logprob, values, ids, has_label)
 
 
 class _HeadRows(torch.autograd.Function):
@@ -106,7 +108,7 @@ class _HeadRows(torch.autograd.Function):
         num_best: int,
         inject: bool,
         teacher: Callable[[slice], Tensor] | None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         weight = head.weight.to(hidden.dtype)
         step = max(1, _CHUNK_NUMBERS // len(weight))
         parts, grads = [], []
@@ -118,14 +120,14 @@ class _HeadRows(torch.autograd.Function):
             parts.append(part)
             grads.append(grad.to(hidden.dtype) @ weight if ctx.needs_input_grad[0] else grad[:0])
         columns = zip(*parts, strict=True)
-        loss, logprob, values, ids, slopes = (torch.cat(column) for column in columns)
+        loss, logprob, values, ids, has_label, slopes = (torch.cat(each) for each in columns)
         ctx.save_for_backward(torch.cat(grads), ids, slopes, weight)
-        ctx.mark_non_differentiable(logprob, ids)
-        return loss, logprob, values, ids
+        ctx.mark_non_differentiable(logprob, ids, has_label)
+        return loss, logprob, values, ids, has_label
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        grad_loss, _, grad_values, _ = outer
+        grad_loss, _, grad_values, *_ = outer
         grads, ids, slopes, weight = ctx.saved_tensors
         total = grads * grad_loss[:, None].to(grads.dtype)
         through = (grad_values * slopes).to(weight.dtype)
@@ -147,15 +149,15 @@ def _chunk(
     logits = head.transform(raw)
     loss, grad, logprob = row_loss.with_gradient(logits, labels, teacher)
     _, ids = fast_topk(logits, num_best)
+    has_label = (ids == labels[:, None]).any(-1)
     if inject:
-        is_missing = ~(ids == labels[:, None]).any(-1)
-        ids[is_missing, -1] = labels[is_missing]
+        ids[~has_label, -1] = labels[~has_label]
     values, slopes = logits.gather(-1, ids), _slopes(head, raw.gather(-1, ids))
     if head.softcap is not None:
         grad *= _slopes(head, raw)
     elif head.multiplier != 1:
         grad *= head.multiplier
-    return (loss, logprob, values, ids, slopes), grad
+    return (loss, logprob, values, ids, has_label, slopes), grad
 
 
 def _slopes(head: Head, raw: Tensor) -> Tensor:

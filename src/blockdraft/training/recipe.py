@@ -75,7 +75,7 @@ class DataRecipe:
         heldout_share: of the prompts, kept apart by a hash of their ids: the same ones when
             answers are added. No answer to them is trained on.
         num_heldout: of their answers, how many the held-out figures are made from.
-        num_decoded: of those, how many are decoded anew with the drafter.
+        num_decoded: of those, how many are decoded anew with the drafter; 0: none.
         num_anchors: blocks drawn from each sequence, anew in each pass over the data.
         check_share: of the stored features, how much is recomputed and compared before the first
             step; 0 looks at them without the target.

@@ -96,9 +96,9 @@ class DFlashObjective(Objective):
     def metrics(self, batch: BlockBatch, unary: UnaryRows) -> dict[str, Tensor]:
         """Lengths that argmax of each slot, and a perfect choice among candidates, would give."""
         is_label = unary.rows.ids == unary.slots.labels[:, None]
-        first = unary.slots.spread(is_label[:, 0])
-        # An injected label takes the last place: it was not among the candidates.
-        within = unary.slots.spread((is_label[:, :-1] if self.inject else is_label).any(-1))
+        # Decoding never has an injected label; of a single candidate it takes the first place.
+        first = unary.slots.spread(is_label[:, 0] & unary.rows.has_label)
+        within = unary.slots.spread(unary.rows.has_label)
         return {
             "unary_loss": unary.rows.loss.detach().sum(),
             "unary_loss_count": unary.rows.loss.new_tensor(float(len(unary.rows.loss))),

@@ -31,13 +31,14 @@ class DFlash2Objective(DFlashObjective):
         unary = self.unary(module, batch)
         scores = selector_scores(module.candidate_selector, unary)
         is_label = unary.rows.ids == unary.slots.labels[:, None]
-        has_label, place = is_label.max(-1)
-        losses = F.cross_entropy(scores, place, reduction="none") * has_label
+        is_trained, place = is_label.max(-1)
+        losses = F.cross_entropy(scores, place, reduction="none") * is_trained
         total = unary.rows.loss + self.selector_weight * losses
-        is_right = (scores.detach().argmax(-1) == place) & has_label
+        # An injected label is trained on, and is no choice that decoding has.
+        is_right = (scores.detach().argmax(-1) == place) & unary.rows.has_label
         metrics = self.metrics(batch, unary) | {
             "selector_loss": losses.detach().sum(),
-            "selector_loss_count": has_label.sum(),
+            "selector_loss_count": is_trained.sum(),
             # The true token before every slot: what a walk has for as long as it is right.
             **accepted_metrics("selector", unary.slots.spread(is_right), batch.is_valid),
         }
