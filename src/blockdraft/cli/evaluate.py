@@ -104,6 +104,7 @@ def evaluate(
     from blockdraft.evaluation.engines import local_engines
     from blockdraft.evaluation.evaluate import check_equal
     from blockdraft.evaluation.evaluate import evaluate as measure
+    from blockdraft.evaluation.lossless import rounding
     from blockdraft.evaluation.server_client import server_engines
     from blockdraft.evaluation.tasks import load_task
 
@@ -133,7 +134,7 @@ def evaluate(
             target, "none", dtype=dtype, exact=exact, num_draft_tokens=None, weights=weights
         )
         engines = local_engines(llm, _names("--methods", methods), num_draft_tokens)
-        must_be_equal = exact or llm.describe()["dtype"] == "float32"
+        must_be_equal = rounding.must_be_equal(llm)
     result = measure(
         engines,
         loaded,

@@ -37,8 +37,8 @@ def against_plain(
     """Divergence of greedy outputs and speed-ups.
 
     Args:
-        must_be_equal: greedy outputs have no excuse to differ (float32, or exact bfloat16): where
-            they do, no speed-up is given.
+        must_be_equal: greedy outputs have no excuse to differ (`lossless.rounding.must_be_equal`):
+            where they do, no speed-up is given.
     """
     found = dict(NOTHING)
     answers, plain = _answers(runs), _answers(plain_runs)

@@ -10,7 +10,7 @@ import torch
 
 from blockdraft.decoding import choose_tokens
 from blockdraft.evaluation.lossless.greedy import check_greedy, locate
-from blockdraft.evaluation.lossless.rounding import is_bit_exact, tie_bound
+from blockdraft.evaluation.lossless.rounding import is_bit_exact, must_be_equal, tie_bound
 from blockdraft.evaluation.lossless.rule import check_rule
 from blockdraft.types import Cycle, Verdict
 from blockdraft.verification import accept_greedy
@@ -104,12 +104,14 @@ def test_which_cycle_said_a_token() -> None:
 
 def test_rounding_is_bounded_by_the_dtype() -> None:
     llm = llm_of(point())
-    assert not is_bit_exact(llm)
+    assert (is_bit_exact(llm), must_be_equal(llm)) == (False, True)
     assert tie_bound(llm, 16.0) == pytest.approx(16 * 2**-16)
     llm.target.info = dataclasses.replace(llm.target.info, dtype=torch.bfloat16)
     assert tie_bound(llm, -20.0) == pytest.approx(20 / 32)
+    assert not must_be_equal(llm)
     llm.loaded = dataclasses.replace(llm.loaded, kernels="native-avx512")
     assert (is_bit_exact(llm), tie_bound(llm, 20.0)) == (True, 0.0)
+    assert must_be_equal(llm)
 
 
 def test_the_rule_is_right_at_its_thresholds() -> None:

@@ -18,6 +18,14 @@ def is_bit_exact(llm: LLM) -> bool:
     return llm.loaded.kernels.startswith("native") or isinstance(llm.target, ExactTarget)
 
 
+def must_be_equal(llm: LLM) -> bool:
+    """Whether greedy texts with and without a drafter have no excuse to differ.
+
+    Passes agree to the bit, or they are float32, where two best tokens are never within rounding.
+    """
+    return is_bit_exact(llm) or llm.target.info.dtype == torch.float32
+
+
 def edge_share(llm: LLM) -> float:
     """How far logits may move, as a share of the greatest, where a filter's edge is looked at.
 
