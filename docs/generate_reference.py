@@ -32,7 +32,7 @@ HEAD = """\
 Made by `docs/generate_reference.py` from the commands; do not edit.
 
 Results go to stdout, everything else to stderr. What a user can cause is said in one line that
-begins with `error:`.
+begins with `error:`. `blockdraft --version` prints its version, Python's and PyTorch's in one line.
 
 | exit code | meaning |
 |---|---|

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -53,20 +52,37 @@ def test_wrong_options_name_what_is_allowed(
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "words", "command"),
     [
-        ("generate", "x", "--max-tokens", "many"),
-        ("generate", "x", "--no-such-option"),
-        ("generate",),
-        ("no-such-command",),
-        (),
+        (("generate", "x", "--max-tokens", "many"), ("'--max-tokens'", "'many'"), "generate"),
+        (("doctor", "--num", "0"), ("'--num'", "0", "1"), "doctor"),
+        (("generate", "x", "--no-such-option"), ("no such option", "--no-such-option"), "generate"),
+        (("generate", "x", "--topk", "3"), ("--topk", "--top-k"), "generate"),
+        (("generate", "x", "--target"), ("'--target'", "argument"), "generate"),
+        (("generate", "x", "y"), ("unexpected extra argument", "(y)"), "generate"),
+        (("generate",), ("missing argument", "prompt"), "generate"),
+        (("evaluate",), ("missing option", "--out"), "evaluate"),
+        (("no-such-command",), ("no such command 'no-such-command'",), ""),
+        (("generat",), ("no such command 'generat'", "did you mean 'generate'"), ""),
+        (("--no-such-option",), ("no such option", "--no-such-option"), ""),
     ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
 )
-def test_what_the_parser_refuses_is_wrong_usage(cli: Cli, arguments: tuple[str, ...]) -> None:
+def test_what_the_parser_refuses_is_one_line(
+    cli: Cli, arguments: tuple[str, ...], words: tuple[str, ...], command: str
+) -> None:
     ran = cli(*arguments)
-    assert ran.code == USAGE
-    assert "Traceback" not in ran.err
-    assert re.search("Usage: blockdraft (generate )?.OPTIONS", ran.err if arguments else ran.out)
+    assert (ran.code, ran.out, ran.err) == (USAGE, "", ran.error + "\n")
+    assert all(word.lower() in ran.error.lower() for word in words), ran.error
+    named = f"blockdraft {command}".strip()
+    assert ran.error.endswith(f" `{named} --help` says what is allowed")
+
+
+def test_no_command_at_all_shows_them(cli: Cli) -> None:
+    ran = cli()
+    assert (ran.code, ran.err) == (USAGE, "")
+    assert "Usage: blockdraft [OPTIONS] COMMAND" in ran.out
+    assert "check-lossless" in ran.out
 
 
 @pytest.mark.parametrize(("prompt", "stdin"), [("", b""), ("-", b"")], ids=["argument", "stdin"])

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,8 @@ COMMAND = [sys.executable, "-c", "from blockdraft.cli.app import main; main()"]
 HELP = """
 import sys
 from blockdraft.cli.app import main
-for command in ([], ["generate"], ["demo"], ["pull"], ["inspect"], ["init-drafter"]):
-    sys.argv = ["blockdraft", *command, "--help"]
+for command in (["--version"], [], ["generate"], ["demo"], ["pull"], ["inspect"], ["init-drafter"]):
+    sys.argv = ["blockdraft", *command, *([] if command == ["--version"] else ["--help"])]
     try:
         main()
     except SystemExit as end:
@@ -53,6 +53,14 @@ def test_help_waits_for_no_large_package() -> None:
     loaded = set(ran.stderr.split())
     assert "typer" in loaded
     assert not loaded & {"torch", "numpy", "transformers", "tokenizers", "huggingface_hub"}
+
+
+def test_the_version_is_one_line(cli: Cli) -> None:
+    python = ".".join(map(str, sys.version_info[:3]))
+    line = f"blockdraft {version('blockdraft')}, python {python}, torch {version('torch')}\n"
+    for more in ((), ("generate", "hello")):
+        ran = cli("--version", *more)
+        assert (ran.code, ran.out, ran.err) == (0, line, "")
 
 
 def test_ctrl_c_ends_a_long_text(long_target: Path, environment: dict[str, str]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 import warnings
+from importlib.metadata import version
+from typing import Annotated, cast
 
 import typer
 from rich.console import Console
@@ -23,12 +26,7 @@ from blockdraft.cli.trace import trace
 from blockdraft.cli.train import train
 from blockdraft.errors import ConfigError, UserError
 
-app = typer.Typer(
-    help="The same text from a frozen language model, faster.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 app.command("generate")(generate)
 app.command("demo")(demo)
 app.command("evaluate")(evaluate)
@@ -43,9 +41,56 @@ app.command("inspect")(inspect)
 app.command("doctor")(doctor)
 app.command("init-drafter")(init_drafter)
 
+#: Exit codes: wrong usage; after Ctrl-C, as shells count it, 128 and the signal's number.
+USAGE, INTERRUPTED = 2, 130
 
-#: Exit code after Ctrl-C, as shells count it: 128 and the signal's number.
-INTERRUPTED = 130
+#: Whatever the parser refuses. Its module differs from one version of typer to the next.
+UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
+
+
+@app.callback(invoke_without_command=True)
+def blockdraft(
+    context: typer.Context,
+    has_version: Annotated[
+        bool, typer.Option("--version", help="Say which versions these are, and exit.")
+    ] = False,
+) -> None:
+    """The same text from a frozen language model, faster."""
+    if has_version:
+        print(version_line())
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        if text := context.get_help():  # with rich it is printed already
+            print(text)
+        raise typer.Exit(USAGE)
+
+
+def version_line() -> str:
+    """What a report of a fault should begin with; read without importing PyTorch."""
+    python, torch = platform.python_version(), version("torch")
+    return f"blockdraft {version('blockdraft')}, python {python}, torch {torch}"
+
+
+def usage_line(error: typer.BadParameter) -> str:
+    """What the parser refused, as one line in the form of our own errors."""
+    said = " ".join(error.format_message().splitlines()).rstrip(".")
+    said = said.replace(". Did you mean", "; did you mean") + _given(error)
+    end = " " if said.endswith("?") else "; "
+    return f"{said[:1].lower()}{said[1:]}{end}`{_path(error)} --help` says what is allowed"
+
+
+def _given(error: typer.BadParameter) -> str:
+    """The value that is wrong, where the message leaves it out: pydantic's tell of it apart."""
+    errors = getattr(error.__cause__, "errors", None)
+    return f" (given: {errors()[0]['input']!r})" if callable(errors) else ""
+
+
+def _path(error: typer.BadParameter) -> str:
+    """The command that was typed; an option that lacks its value does not know of which it is."""
+    if error.ctx is not None:
+        return error.ctx.command_path
+    typed = {command.name or "" for command in app.registered_commands}.intersection(sys.argv[1:2])
+    return " ".join(("blockdraft", *typed))
 
 
 def main() -> None:
@@ -56,10 +101,13 @@ def main() -> None:
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     warnings.showwarning = lambda message, *_: console.print(f"note: {message}", markup=False)
     try:
-        app(prog_name="blockdraft")
+        sys.exit(app(prog_name="blockdraft", standalone_mode=False))
+    except UsageError as error:
+        console.print(f"error: {usage_line(error)}", markup=False)
+        sys.exit(USAGE)
     except UserError as error:
         console.print(f"error: {error}", markup=False)
-        sys.exit(2 if isinstance(error, ConfigError) else 1)
+        sys.exit(USAGE if isinstance(error, ConfigError) else 1)
     except UnicodeEncodeError as error:
         part = ascii(error.object[error.start : error.end])
         console.print(

@@ -15,38 +15,44 @@ if TYPE_CHECKING:
     from blockdraft.training.doctor.findings import Report
 
 
+_Drafter = Annotated[
+    str,
+    typer.Option(
+        help="Folder of a checkpoint; or auto, dflash2, dflash: the one shipped for the target."
+    ),
+]
+_Features = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the shards it was trained on; their held-out samples."),
+]
+_Answers = Annotated[
+    Path | None,
+    typer.Option(help="File of the answers it was trained on, where there are no shards."),
+]
+_Num = Annotated[int, typer.Option(min=1, help="Samples and prompts that are looked at.")]
+_MaxTokens = Annotated[
+    int, typer.Option(min=16, help="Most tokens of each answer that is decoded.")
+]
+_AsJson = Annotated[
+    bool, typer.Option("--json", help="Print findings and figures as one JSON object.")
+]
+
+
 def doctor(
     target: options.Target = "smollm2-135m",
-    drafter: Annotated[
-        str,
-        typer.Option(
-            help="Folder of a checkpoint; or auto, dflash2, dflash: the one shipped for the target."
-        ),
-    ] = "auto",
-    features: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the shards it was trained on; their held-out samples."),
-    ] = None,
-    answers: Annotated[
-        Path | None,
-        typer.Option(help="File of the answers it was trained on, where there are no shards."),
-    ] = None,
-    num: Annotated[int, typer.Option(min=1, help="Samples and prompts that are looked at.")] = 8,
-    max_tokens: Annotated[
-        int, typer.Option(min=16, help="Most tokens of each answer that is decoded.")
-    ] = 64,
+    drafter: _Drafter = "auto",
+    features: _Features = None,
+    answers: _Answers = None,
+    num: _Num = 8,
+    max_tokens: _MaxTokens = 64,
     dtype: options.Dtype = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print findings and figures as one JSON object.")
-    ] = False,
+    as_json: _AsJson = False,
 ) -> None:
     """Find what makes a drafter bad in silence: wrong taps, template, mask, RoPE, or two paths.
 
     Decodes prompts, and puts the same blocks through the training path. Without --features and
     --answers, the prompts are the package's own. Exit code 1 if there is a fault.
     """
-    from blockdraft.engine.prompts import encode_prompt
-    from blockdraft.evaluation.tasks import OFFLINE, load_task
     from blockdraft.targets.load import load_target
     from blockdraft.targets.sources import resolve
     from blockdraft.training.doctor.examine import examine, open_recorded
@@ -58,10 +64,7 @@ def doctor(
     if recorded is not None:
         prompts = [list(answer.prompt_ids) for answer in recorded.samples]
     else:
-        task = load_task(OFFLINE, data_dir=None, num_prompts=num, log=options.note)
-        texts = [prompt.turns[0] for prompt in task.prompts]
-        size = loaded.target.info.vocab_size
-        prompts = [encode_prompt(text, loaded.codec, size, i) for i, text in enumerate(texts)]
+        prompts = _own_prompts(loaded, num)
     report = examine(subject, loaded, prompts, recorded, max_tokens=max_tokens, log=options.note)
     if as_json:
         print(json.dumps(_about(subject.folder, loaded) | report.as_dict()))
@@ -69,6 +72,17 @@ def doctor(
         print_report(report)
     if report.faults:
         raise typer.Exit(1)
+
+
+def _own_prompts(loaded: LoadedTarget, num: int) -> list[list[int]]:
+    """Token ids of the first prompts that come with the package."""
+    from blockdraft.engine.prompts import encode_prompt
+    from blockdraft.evaluation.tasks import OFFLINE, load_task
+
+    task = load_task(OFFLINE, data_dir=None, num_prompts=num, log=options.note)
+    texts = [prompt.turns[0] for prompt in task.prompts]
+    size = loaded.target.info.vocab_size
+    return [encode_prompt(text, loaded.codec, size, i) for i, text in enumerate(texts)]
 
 
 def _about(folder: Path, loaded: LoadedTarget) -> dict[str, object]:

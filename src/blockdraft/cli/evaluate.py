@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from blockdraft.cli import options
+from blockdraft.cli.evaluate_table import print_table
 
 if TYPE_CHECKING:
+    from blockdraft.evaluation.benchmark import Settings
     from blockdraft.evaluation.engines import Engine
+    from blockdraft.evaluation.tasks import Task
 
 
 #: Options that say how our own engine runs.
@@ -26,92 +29,94 @@ _OF_OUR_ENGINE = (
 )
 
 
+_Out = Annotated[Path, typer.Option("--out", help="JSON file to write.")]
+_Tasks = Annotated[
+    str,
+    typer.Option(
+        help="gsm8k, math500, humaneval, mbpp, mt-bench, long-context, offline, or JSONL "
+        "files; separated by commas."
+    ),
+]
+_Methods = Annotated[
+    str,
+    typer.Option(help="plain, ngram, dflash2, dflash, or checkpoint folders; separated by commas."),
+]
+_NumPrompts = Annotated[int, typer.Option(help="Prompts of each task, drawn always alike; 0: all.")]
+_Concurrency = Annotated[
+    str, typer.Option(help="Prompts that run at once; several numbers by commas.")
+]
+_Temperature = Annotated[
+    str, typer.Option(help="0 takes the likeliest token; several numbers by commas.")
+]
+_TopP = Annotated[
+    float, typer.Option(help="Keep the likeliest tokens up to this sum, where sampled.")
+]
+_TopK = Annotated[int, typer.Option(help="Keep this many likeliest tokens, where sampled; 0: all.")]
+_Seed = Annotated[int, typer.Option(help="Of sampling; prompt i takes seed + i.")]
+_DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder with local copies of the tasks, as eval/gsm8k.jsonl; the hub has the "
+        "others. If not given: $BLOCKDRAFT_DATA."
+    ),
+]
+_Candidates = Annotated[
+    bool,
+    typer.Option(
+        "--candidates/--no-candidates",
+        help="Also run the drafters untimed, for the recall of their candidates and the "
+        "oracle's tau.",
+    ),
+]
+_RunCode = Annotated[
+    bool,
+    typer.Option(
+        "--run-code",
+        help="Run the programs that the target writes, to mark humaneval. No sandbox.",
+    ),
+]
+_BaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="Measure OpenAI-compatible servers in place of --target and --methods: a URL up "
+        "to /v1, or name=URL parts separated by commas; one named plain is compared with."
+    ),
+]
+_Model = Annotated[
+    str | None,
+    typer.Option(help="Model of those servers. If not given: the first that each lists."),
+]
+
+
 def evaluate(
     context: typer.Context,
-    out: Annotated[Path, typer.Option("--out", help="JSON file to write.")],
-    tasks: Annotated[
-        str,
-        typer.Option(
-            help="gsm8k, math500, humaneval, mbpp, mt-bench, long-context, offline, or JSONL "
-            "files; separated by commas."
-        ),
-    ] = "offline",
-    methods: Annotated[
-        str,
-        typer.Option(
-            help="plain, ngram, dflash2, dflash, or checkpoint folders; separated by commas."
-        ),
-    ] = "plain,ngram",
+    out: _Out,
+    tasks: _Tasks = "offline",
+    methods: _Methods = "plain,ngram",
     target: options.Target = "smollm2-135m",
-    num_prompts: Annotated[
-        int, typer.Option(help="Prompts of each task, drawn always alike; 0: all.")
-    ] = 20,
+    num_prompts: _NumPrompts = 20,
     max_tokens: options.MaxTokens = 256,
-    concurrency: Annotated[
-        str, typer.Option(help="Prompts that run at once; several numbers by commas.")
-    ] = "1",
-    temperature: Annotated[
-        str, typer.Option(help="0 takes the likeliest token; several numbers by commas.")
-    ] = "0",
-    top_p: Annotated[
-        float, typer.Option(help="Keep the likeliest tokens up to this sum, where sampled.")
-    ] = 1.0,
-    top_k: Annotated[
-        int, typer.Option(help="Keep this many likeliest tokens, where sampled; 0: all.")
-    ] = 0,
-    seed: Annotated[int, typer.Option(help="Of sampling; prompt i takes seed + i.")] = 0,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with local copies of the tasks, as eval/gsm8k.jsonl; the hub has the "
-            "others. If not given: $BLOCKDRAFT_DATA."
-        ),
-    ] = None,
-    candidates: Annotated[
-        bool,
-        typer.Option(
-            "--candidates/--no-candidates",
-            help="Also run the drafters untimed, for the recall of their candidates and the "
-            "oracle's tau.",
-        ),
-    ] = True,
-    run_code: Annotated[
-        bool,
-        typer.Option(
-            "--run-code",
-            help="Run the programs that the target writes, to mark humaneval. No sandbox.",
-        ),
-    ] = False,
-    base_url: Annotated[
-        str | None,
-        typer.Option(
-            help="Measure OpenAI-compatible servers in place of --target and --methods: a URL up "
-            "to /v1, or name=URL parts separated by commas; one named plain is compared with."
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Model of those servers. If not given: the first that each lists."),
-    ] = None,
+    concurrency: _Concurrency = "1",
+    temperature: _Temperature = "0",
+    top_p: _TopP = 1.0,
+    top_k: _TopK = 0,
+    seed: _Seed = 0,
+    data_dir: _DataDir = None,
+    candidates: _Candidates = True,
+    run_code: _RunCode = False,
+    base_url: _BaseUrl = None,
+    model: _Model = None,
     num_draft_tokens: options.NumDraftTokens = None,
     dtype: options.Dtype = None,
     exact: options.Exact = False,
     weights: options.Weights = None,
 ) -> None:
     """Measure methods on the same prompts, in turns. Interrupted, the same command resumes."""
-    from blockdraft.errors import ConfigError
     from blockdraft.evaluation.benchmark import Settings
     from blockdraft.evaluation.engines import local_engines
-    from blockdraft.evaluation.evaluate import check_equal
-    from blockdraft.evaluation.evaluate import evaluate as measure
-    from blockdraft.evaluation.lossless import rounding
     from blockdraft.evaluation.server_client import server_engines
-    from blockdraft.evaluation.tasks import load_task
 
-    if base_url is not None:
-        options.refuse_given(context, _OF_OUR_ENGINE, "--base-url: the server decides it")
-    elif model is not None:
-        raise ConfigError("--model is of no use without --base-url; name the target with --target")
+    _check_server(context, base_url, model)
     settings = Settings(
         concurrency=options.numbers("--concurrency", concurrency, int),
         temperatures=options.numbers("--temperature", temperature, float),
@@ -121,23 +126,52 @@ def evaluate(
         seed=seed,
         candidates=candidates,
     )
-    num = num_prompts if num_prompts else None
-    loaded = [
-        load_task(name, data_dir=data_dir, num_prompts=num, log=options.note)
-        for name in _names("--tasks", tasks)
-    ]
+    loaded = _load_tasks(tasks, data_dir, num_prompts)
     engines: Mapping[str, Engine]
     if base_url is not None:
         engines, must_be_equal = server_engines(base_url, model), False
     else:
         llm = options.make_llm(
-            target, "none", dtype=dtype, exact=exact, num_draft_tokens=None, weights=weights
+            target, "none", num_draft_tokens=None, dtype=dtype, exact=exact, weights=weights
         )
         engines = local_engines(llm, _names("--methods", methods), num_draft_tokens)
-        must_be_equal = rounding.must_be_equal(llm)
-    result = measure(
+        must_be_equal = exact or llm.describe()["dtype"] == "float32"
+    _measure(engines, loaded, settings, out, must_be_equal=must_be_equal, run_code=run_code)
+
+
+def _check_server(context: typer.Context, base_url: str | None, model: str | None) -> None:
+    from blockdraft.errors import ConfigError
+
+    if base_url is not None:
+        options.refuse_given(context, _OF_OUR_ENGINE, "--base-url: the server decides it")
+    elif model is not None:
+        raise ConfigError("--model is of no use without --base-url; name the target with --target")
+
+
+def _load_tasks(names: str, data_dir: Path | None, num_prompts: int) -> list[Task]:
+    from blockdraft.evaluation.tasks import load_task
+
+    num = num_prompts if num_prompts else None
+    return [
+        load_task(name, data_dir=data_dir, num_prompts=num, log=options.note)
+        for name in _names("--tasks", names)
+    ]
+
+
+def _measure(
+    engines: Mapping[str, Engine],
+    tasks: Sequence[Task],
+    settings: Settings,
+    out: Path,
+    *,
+    must_be_equal: bool,
+    run_code: bool,
+) -> None:
+    from blockdraft.evaluation.evaluate import check_equal, evaluate
+
+    result = evaluate(
         engines,
-        loaded,
+        tasks,
         settings,
         out,
         must_be_equal=must_be_equal,
@@ -155,40 +189,3 @@ def _names(option: str, given: str) -> list[str]:
     if not all(names):
         raise ConfigError(f"{option} is {given!r}; give names separated by commas")
     return names
-
-
-#: Heads of the table's columns and how each is filled.
-_COLUMNS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "task": lambda row: str(row["task"]),
-    "method": lambda row: Path(row["method"]).name,
-    "at once": lambda row: str(row["concurrency"]),
-    "T": lambda row: f"{row['temperature']:g}",
-    "tau": lambda row: _shown(row["tau"]),
-    "95 %": lambda row: "{:.2f}-{:.2f}".format(*row["tau_ci95"]) if row["tau_ci95"] else "-",
-    "pooled": lambda row: _shown(row["tau_pooled"]),
-    "tokens/s": lambda row: _shown(row["tokens_per_s"], ".1f"),
-    "speed-up": lambda row: _shown(row["speedup"]),
-    "median": lambda row: _shown(row["speedup_median"]),
-    "decode": lambda row: _shown(row["decode_speedup"]),
-    "predicted": lambda row: _shown(row["predicted_speedup"]),
-    "accuracy": lambda row: _shown(row["accuracy"], ".1%"),
-    "diverged": lambda row: _shown(row["divergence_rate"], ".1%"),
-    "repeat": lambda row: _shown(row["mean_longest_repeat"], ".0f"),
-    "4-grams": lambda row: _shown(row["distinct_4grams"]),
-}
-
-
-def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The figures that are looked at first; the file has all of them."""
-    lines = [list(_COLUMNS), *([fill(row) for fill in _COLUMNS.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = [
-            cell.ljust(width) if i < 2 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
-
-
-def _shown(value: float | None, form: str = ".2f") -> str:
-    return "-" if value is None else format(value, form)

@@ -14,68 +14,56 @@ if TYPE_CHECKING:
     from blockdraft.engine.outputs import Output
 
 
+_Prompt = Annotated[
+    str, typer.Argument(help="The prompt; - reads it from stdin, less one newline at its end.")
+]
+_System = Annotated[str | None, typer.Option(help="System message of the chat.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, no text.")]
+_Stats = Annotated[
+    bool, typer.Option("--stats", help="Afterwards say on stderr where the time went.")
+]
+
+
 def generate(
-    prompt: Annotated[
-        str, typer.Argument(help="The prompt; - reads it from stdin, less one newline at its end.")
-    ],
+    prompt: _Prompt,
     target: options.Target = "smollm2-135m",
     drafter: options.Drafter = "auto",
     no_drafter: options.NoDrafter = False,
     max_tokens: options.MaxTokens = 256,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this sum.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Keep this many likeliest tokens; 0: all.")] = 0,
-    min_p: Annotated[
-        float, typer.Option(help="Drop tokens less likely than this share of the likeliest one.")
-    ] = 0.0,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="The same seed gives the same text. If not given: a fresh one."),
-    ] = None,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(help="End the text before this string; may be given several times."),
-    ] = None,
-    system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Continue the prompt as it is: no chat template.")
-    ] = False,
+    temperature: options.Temperature = 0.0,
+    top_p: options.TopP = 1.0,
+    top_k: options.TopK = 0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = None,
+    stop: options.Stop = None,
+    system: _System = None,
+    raw: options.Raw = False,
     num_draft_tokens: options.NumDraftTokens = None,
     dtype: options.Dtype = None,
     exact: options.Exact = False,
     weights: options.Weights = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, no text.")
-    ] = False,
-    stats: Annotated[
-        bool, typer.Option("--stats", help="Afterwards say on stderr where the time went.")
-    ] = False,
+    as_json: _AsJson = False,
+    stats: _Stats = False,
 ) -> None:
     """Generate text: exactly what the target alone would write, faster."""
-    from blockdraft.errors import ConfigError
-    from blockdraft.types import SamplingParams
-
-    if raw and system is not None:
-        raise ConfigError("--raw and --system contradict each other; give one")
-    options.check_text("--system", system or "")
-    options.check_text("--stop", "".join(stop or ()))
-    params = SamplingParams(
+    _check_system(system, raw)
+    params = options.sampling(
         max_tokens=max_tokens,
         temperature=temperature,
         top_p=top_p,
         top_k=top_k,
         min_p=min_p,
         seed=seed,
-        stop=tuple(stop or ()),
+        stop=stop,
     )
     text = options.read_prompt(prompt)
     llm: LLM = options.make_llm(
         target,
         drafter,
+        no_drafter=no_drafter,
+        num_draft_tokens=num_draft_tokens,
         dtype=dtype,
         exact=exact,
-        num_draft_tokens=num_draft_tokens,
-        no_drafter=no_drafter,
         weights=weights,
     )
     output = _run(llm, _as_prompt(llm, text, system, raw), params, show=not as_json)
@@ -86,6 +74,14 @@ def generate(
     if output.error is not None:
         options.note(f"error: {output.error}")
         raise typer.Exit(1)
+
+
+def _check_system(system: str | None, raw: bool) -> None:
+    from blockdraft.errors import ConfigError
+
+    if raw and system is not None:
+        raise ConfigError("--raw and --system contradict each other; give one")
+    options.check_text("--system", system or "")
 
 
 def _as_prompt(llm: LLM, text: str, system: str | None, raw: bool) -> Any:

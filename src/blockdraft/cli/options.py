@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -49,6 +50,26 @@ NumDraftTokens = Annotated[
         help="Most tokens drafted a cycle; 0 decodes plainly. If not given: the drafter's own."
     ),
 ]
+Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token.")]
+TopP = Annotated[float, typer.Option(help="Keep the likeliest tokens up to this sum.")]
+TopK = Annotated[int, typer.Option(help="Keep this many likeliest tokens; 0: all.")]
+MinP = Annotated[
+    float, typer.Option(help="Drop tokens less likely than this share of the likeliest one.")
+]
+Seed = Annotated[
+    int | None, typer.Option(help="The same seed gives the same text. If not given: a fresh one.")
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(help="End the text before this string; may be given several times."),
+]
+Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is: no chat template.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="key=value over the recipe; may be given several times."),
+]
+JsonFile = Annotated[Path | None, typer.Option("--out", help="JSON file to write.")]
+HtmlFile = Annotated[Path | None, typer.Option("-o", "--out", help="HTML page to write.")]
 
 
 def note(message: str) -> None:
@@ -108,6 +129,14 @@ def make_llm(
         log=note,
         **more,
     )
+
+
+def sampling(*, stop: Sequence[str] | None, **more: Any) -> Any:
+    """The parameters these options ask for. Raises: ConfigError naming one that is not allowed."""
+    from blockdraft.types import SamplingParams
+
+    check_text("--stop", "".join(stop or ()))
+    return SamplingParams(stop=tuple(stop or ()), **more)
 
 
 _Number = TypeVar("_Number", int, float)

@@ -13,6 +13,7 @@ from blockdraft.cli import options
 if TYPE_CHECKING:
     from blockdraft.engine.llm import LLM
     from blockdraft.evaluation.plan.model import Acceptance
+    from blockdraft.evaluation.plan.plan import PlanSettings
 
 #: Shown where nothing is given: a weak, a fair and a good drafter.
 _RATES = (0.5, 0.7, 0.85)
@@ -23,48 +24,59 @@ _TEXT = (
 )
 
 
+_Drafter = Annotated[
+    str,
+    typer.Option(help="As for generate; none: costs of the target, as if drafting were free."),
+]
+_Rows = Annotated[
+    str, typer.Option(help="Rows of a pass, by commas: 1, and drafted tokens plus 1.")
+]
+_Contexts = Annotated[
+    str, typer.Option(help="Cached tokens, by commas; loads are measured at the first.")
+]
+_Concurrency = Annotated[str, typer.Option(help="Requests at once, by commas.")]
+_Rates = Annotated[
+    str | None,
+    typer.Option(
+        help="Chance that a draft stands if those before it do, by commas. If nothing is "
+        "given: 0.5, 0.7 and 0.85."
+    ),
+]
+_Tau = Annotated[
+    float | None,
+    typer.Option(help="Committed tokens a cycle at --num-draft-tokens, or the drafter's own."),
+]
+_FromResult = Annotated[
+    Path | None,
+    typer.Option("--from", help="JSON of evaluate: acceptance by position, of each row."),
+]
+_Task = Annotated[str | None, typer.Option(help="Only this task of --from.")]
+_Method = Annotated[str | None, typer.Option(help="Only this method of --from.")]
+_Repeats = Annotated[int, typer.Option(help="Timed rounds; medians count.")]
+_Svg = Annotated[Path | None, typer.Option("--svg", help="Plot to write.")]
+
+
 def plan(
     target: options.Target = "smollm2-135m",
-    drafter: Annotated[
-        str,
-        typer.Option(help="As for generate; none: costs of the target, as if drafting were free."),
-    ] = "auto",
-    rows: Annotated[
-        str, typer.Option(help="Rows of a pass, by commas: 1, and drafted tokens plus 1.")
-    ] = "1,2,3,4,6,8,12,16",
-    contexts: Annotated[
-        str, typer.Option(help="Cached tokens, by commas; loads are measured at the first.")
-    ] = "256,1024",
-    concurrency: Annotated[str, typer.Option(help="Requests at once, by commas.")] = "1,4,16",
-    acceptance: Annotated[
-        str | None,
-        typer.Option(
-            help="Chance that a draft stands if those before it do, by commas. If nothing is "
-            "given: 0.5, 0.7 and 0.85."
-        ),
-    ] = None,
-    tau: Annotated[
-        float | None,
-        typer.Option(help="Committed tokens a cycle at --num-draft-tokens, or the drafter's own."),
-    ] = None,
-    from_result: Annotated[
-        Path | None,
-        typer.Option("--from", help="JSON of evaluate: acceptance by position, of each row."),
-    ] = None,
-    task: Annotated[str | None, typer.Option(help="Only this task of --from.")] = None,
-    method: Annotated[str | None, typer.Option(help="Only this method of --from.")] = None,
-    repeats: Annotated[int, typer.Option(help="Timed rounds; medians count.")] = 5,
+    drafter: _Drafter = "auto",
+    rows: _Rows = "1,2,3,4,6,8,12,16",
+    contexts: _Contexts = "256,1024",
+    concurrency: _Concurrency = "1,4,16",
+    acceptance: _Rates = None,
+    tau: _Tau = None,
+    from_result: _FromResult = None,
+    task: _Task = None,
+    method: _Method = None,
+    repeats: _Repeats = 5,
     num_draft_tokens: options.NumDraftTokens = None,
     dtype: options.Dtype = None,
     exact: options.Exact = False,
     weights: options.Weights = None,
-    out: Annotated[Path | None, typer.Option("--out", help="JSON file to write.")] = None,
-    svg: Annotated[Path | None, typer.Option("--svg", help="Plot to write.")] = None,
+    out: options.JsonFile = None,
+    svg: _Svg = None,
 ) -> None:
     """Measure this machine, and say which block size and which load pay."""
-    from blockdraft.evaluation.plan.lines import lines
-    from blockdraft.evaluation.plan.plan import PlanSettings, make_plan, write_plan
-    from blockdraft.evaluation.plan.plot import plan_svg
+    from blockdraft.evaluation.plan.plan import PlanSettings
 
     settings = PlanSettings(
         rows=options.numbers("--rows", rows, int),
@@ -77,14 +89,27 @@ def plan(
     llm: LLM = options.make_llm(
         target,
         drafter,
+        num_draft_tokens=num_draft_tokens,
         dtype=dtype,
         exact=exact,
-        num_draft_tokens=num_draft_tokens,
         weights=weights,
     )
     if tau is not None:
         known = [_of_tau(tau, llm, num_draft_tokens), *known]
-    known = known or _acceptances(_RATES, None, None, None)
+    _measure(llm, known or _acceptances(_RATES, None, None, None), settings, out, svg)
+
+
+def _measure(
+    llm: LLM,
+    known: list[Acceptance],
+    settings: PlanSettings,
+    out: Path | None,
+    svg: Path | None,
+) -> None:
+    from blockdraft.evaluation.plan.lines import lines
+    from blockdraft.evaluation.plan.plan import make_plan, write_plan
+    from blockdraft.evaluation.plan.plot import plan_svg
+
     found = make_plan(llm, llm.loaded.codec.encode(_TEXT), known, settings, options.note)
     for line in lines(found):
         print(line)

@@ -28,10 +28,7 @@ TERMINATED = 128 + signal.SIGTERM
 
 def regenerate(
     recipe: Annotated[Path, typer.Argument(help="TOML file: prompts, target, what to keep.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="key=value over the recipe; may be given several times."),
-    ] = None,
+    overrides: options.Overrides = None,
     pack: Annotated[
         Path | None,
         typer.Option(

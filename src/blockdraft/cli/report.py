@@ -14,7 +14,7 @@ def report(
     results: Annotated[
         list[Path], typer.Argument(help="JSON files of `evaluate`; several are compared.")
     ],
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="HTML page to write.")] = None,
+    out: options.HtmlFile = None,
     figures: Annotated[
         Path | None,
         typer.Option(help="Folder to write every chart to, as SVG and PNG, for papers."),

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 def train(
     recipe: Annotated[Path, typer.Argument(help="TOML file: drafter, data, objective, run.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="key=value over the recipe; may be given several times."),
-    ] = None,
+    overrides: options.Overrides = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the latest checkpoint in run.out.")
     ] = False,
