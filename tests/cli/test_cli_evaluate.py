@@ -86,6 +86,20 @@ def test_different_greedy_texts_fail_after_the_table(
     }
 
 
+@pytest.mark.parametrize("is_promised", [True, False])
+def test_bfloat16_texts_part_only_where_no_bits_are_promised(
+    evaluate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_promised: bool
+) -> None:
+    exact = "blockdraft.evaluation.lossless.rounding.is_bit_exact"
+    monkeypatch.setattr(exact, lambda llm: is_promised)
+    monkeypatch.setattr("blockdraft.evaluation.compare._said", lambda answer: object())
+    ran = evaluate("--methods", "plain,ngram", "--dtype", "bfloat16")
+    assert ran.code == (1 if is_promised else 0), ran.err
+    assert ran.err.count("error: no speed-up for plain on mine") == is_promised
+    rows = json.loads((tmp_path / "R.json").read_text())["rows"]
+    assert [row["speedup"] is None for row in rows] == [is_promised] * 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

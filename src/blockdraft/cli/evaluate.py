@@ -114,6 +114,7 @@ def evaluate(
     """Measure methods on the same prompts, in turns. Interrupted, the same command resumes."""
     from blockdraft.evaluation.benchmark import Settings
     from blockdraft.evaluation.engines import local_engines
+    from blockdraft.evaluation.lossless import rounding
     from blockdraft.evaluation.server_client import server_engines
 
     _check_server(context, base_url, model)
@@ -135,7 +136,7 @@ def evaluate(
             target, "none", num_draft_tokens=None, dtype=dtype, exact=exact, weights=weights
         )
         engines = local_engines(llm, _names("--methods", methods), num_draft_tokens)
-        must_be_equal = exact or llm.describe()["dtype"] == "float32"
+        must_be_equal = rounding.must_be_equal(llm)
     _measure(engines, loaded, settings, out, must_be_equal=must_be_equal, run_code=run_code)
 
 
