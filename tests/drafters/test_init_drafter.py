@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any
 
 import pytest
@@ -64,6 +65,24 @@ def test_same_seed_same_weights() -> None:
     assert all(torch.equal(tensors[name], again[name]) for name in tensors)
     assert not torch.equal(tensors["fc.weight"], other["fc.weight"])
     assert abs(float(tensors["layers.0.mlp.up_proj.weight"].std()) - 0.02) < 0.002
+
+
+def test_a_mask_that_ends_texts_is_told_at_the_start_bc39() -> None:
+    """BC-39: not first when a trained drafter is bound to its target."""
+    [end_id] = TARGET.info.end_ids
+    with pytest.warns(UserWarning, match=f"mask_token_id is {end_id}, an end token of") as told:
+        config, _ = fresh(mask_token_id=end_id)
+    assert (len(told), config.mask_token_id) == (1, end_id)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fresh()
+
+
+def test_a_draft_vocabulary_with_the_end_of_texts_cannot_have_it_as_the_mask_bc39() -> None:
+    """The message names what was written: training adds the ends to the vocabulary itself."""
+    [end_id] = TARGET.info.end_ids
+    with pytest.raises(ConfigError, match=f"mask_token_id is {end_id}, .* draft vocabulary holds"):
+        fresh(mask_token_id=end_id, draft_vocab_ids=range(40))
 
 
 def test_new_parts_have_no_effect() -> None:

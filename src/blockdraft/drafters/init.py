@@ -6,6 +6,7 @@ fresh DFlash 2 drafter gives the same drafts as a DFlash drafter with the same l
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -54,15 +55,18 @@ def init_drafter(
     """Config and float32 tensors of an untrained drafter with the target's shapes.
 
     Args:
-        mask_token_id: a token that text never holds; its embedding marks the slots to fill.
+        mask_token_id: a token that text never holds; its embedding marks the slots to fill. One
+            that ends the target's texts is warned about.
         window: sliding window of every layer; None attends to the whole context.
         target_layer_ids: layers to tap; None spreads `num_taps` by z-lab's rule.
         draft_vocab_ids: the tokens that can be drafted, ascending; None for all.
         input_embedding_scale: what the target multiplies its embedding by, if it does.
         copy_layers_from: the target's tensors by their transformers names; its last layers and
             final norm become the drafter's. None draws them.
-    Raises: ConfigError if the shapes do not go together, or the target's layers cannot be copied.
+    Raises: ConfigError if the shapes do not go together, the mask could be drafted, or the target's
+        layers cannot be copied.
     """
+    _check_mask(target, mask_token_id, draft_vocab_ids)
     fields = _target_fields(target, target_config, copy_layers_from or {})
     if method == "dflash2":
         sizes = (conv_kernel_size, conv_group_size, selector_rank, selector_top_k)
@@ -84,6 +88,19 @@ def init_drafter(
     if copy_layers_from is not None:
         _copy_layers(config, tensors, target_config, copy_layers_from)
     return config, tensors
+
+
+def _check_mask(
+    target: TargetInfo, mask_token_id: int, draft_vocab_ids: Sequence[int] | None
+) -> None:
+    """A mask that is an end token is told now, not when the drafter is trained and drafts badly."""
+    if mask_token_id not in target.end_ids:
+        return
+    what = f"mask_token_id is {mask_token_id}, an end token of {target.name}"
+    cure = "name a token that text never holds, or none to have one found"
+    if draft_vocab_ids is not None and mask_token_id in draft_vocab_ids:
+        raise ConfigError(f"{what}, which the draft vocabulary holds too; {cure}")
+    warnings.warn(f"{what}: the drafter will draft badly; {cure}", stacklevel=3)
 
 
 def _draft_vocab(ids: Sequence[int] | None, vocab_size: int, mask_token_id: int) -> Tensor:
