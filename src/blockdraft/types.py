@@ -171,6 +171,10 @@ class Cycle:
     committed_ids: Sequence[int]
 
 
+#: In a target's `extra`: fingerprint of the model whose weights were rounded to make its own.
+ROUNDED_FROM = "rounded_from"
+
+
 @dataclass(frozen=True, kw_only=True)
 class TargetInfo:
     """What a target is. `fingerprint` is a SHA-256 over its weights' files, for provenance."""

@@ -17,6 +17,7 @@ from blockdraft.kernels.native.linear import quantise
 from blockdraft.registry import load_drafter
 from blockdraft.targets import load
 from blockdraft.targets.base import RowBatch
+from blockdraft.types import ROUNDED_FROM
 from tests.cli.tiny_target import write_target
 from tests.fakes.oracle import ids_of, random_prompts
 
@@ -112,6 +113,8 @@ def test_a_drafter_of_the_unquantised_target_is_told_and_serves(
     write_new_drafter(folder, asked, tmp_path / "drafter", log=lambda _: None)
     with pytest.warns(UserWarning, match="output stays exact"):
         llm = load_int8(folder, str(tmp_path / "drafter"))
+    rounded_from = llm.target.info.extra[ROUNDED_FROM]  # by which `auto` finds it
+    assert rounded_from == LLM(folder, "none").target.info.fingerprint
     prompts = random_prompts([5, 9], vocab_size=llm.target.info.vocab_size)
     plain = LLM.from_parts(llm.loaded, None)
     assert ids_of(llm.generate(prompts, PARAMS)) == ids_of(plain.generate(prompts, PARAMS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from blockdraft import LLM, SamplingParams
+from blockdraft import LLM, SamplingParams, registry
 from blockdraft.engine import llm as llm_module
 from blockdraft.errors import CheckpointError, ConfigError, UserError
 from blockdraft.interop.zlab import write_zlab
+from blockdraft.types import ROUNDED_FROM
 from tests.drafters.tiny import random_tensors, tiny_drafter_config
 from tests.fakes.codec import make_llm
 from tests.fakes.models import tiny_target
@@ -63,6 +65,46 @@ def test_auto_takes_the_checkpoint_that_records_this_target(drafters: Path) -> N
     assert ["b-broken" in line for line in lines] == [True, False]
     assert str(own) in lines[1]
     assert ids_of(llm.generate(PROMPTS, PARAMS)) == ids_of(solo(tiny_target(), PROMPTS, PARAMS))
+
+
+@pytest.fixture
+def shipped(drafters: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the drafter that comes with the package for the target's name would be."""
+    monkeypatch.setattr(registry, "_SHIPPED", drafters.parent / "shipped")
+    return drafters.parent / "shipped" / "tiny-0-dflash2"
+
+
+@pytest.mark.parametrize("notes", [{"target_fingerprint": "another"}, {"target_name": "tiny-0"}])
+def test_bc46_auto_takes_no_shipped_drafter_by_the_name_alone(
+    shipped: Path, notes: dict[str, str]
+) -> None:
+    """Any folder may be called what a known target is called; nobody asked for that drafter."""
+    write_drafter(shipped, notes, hidden_size=32)
+    lines: list[str] = []
+    llm = LLM("any", log=lines.append)
+    assert llm.drafter is not None
+    assert llm.drafter.name == "ngram"
+    assert len(lines) == 2
+    assert "passed over tiny-0-dflash2, which comes with the package (made for weights" in lines[0]
+    assert "has tiny-0" in lines[0]
+    with pytest.raises(CheckpointError, match="hidden size: 32 in the drafter"):
+        LLM("any", "dflash2")  # asked for by name
+
+
+def test_auto_takes_what_is_shipped_for_the_weights_or_those_they_were_rounded_from(
+    shipped: Path,
+) -> None:
+    write_drafter(shipped, {"target_fingerprint": "tiny-0", "target_name": "tiny-0"})
+    llm = LLM("any")
+    assert llm.drafter is not None
+    assert llm.drafter.describe()["source"] == shipped.name
+    target = llm.target
+    rounded = {ROUNDED_FROM: "tiny-0"}
+    target.info = dataclasses.replace(target.info, fingerprint="rounded", extra=rounded)
+    with pytest.warns(UserWarning, match="output stays exact"):
+        found = LLM("any").drafter
+    assert found is not None
+    assert found.describe()["source"] == shipped.name
 
 
 @pytest.mark.parametrize(

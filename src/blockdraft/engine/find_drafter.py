@@ -16,6 +16,7 @@ from blockdraft.registry import (
 )
 from blockdraft.targets.base import Target
 from blockdraft.targets.sources.wheel import cache_folder
+from blockdraft.types import ROUNDED_FROM, TargetInfo
 
 AUTO = "auto"
 
@@ -28,9 +29,9 @@ def find_drafter(
 ) -> Drafter | None:
     """The drafter asked for, bound to `target`; None decodes plainly.
 
-    `auto` takes the one shipped for this target, else a checkpoint in the cache's `drafters` folder
-    that records this target's fingerprint, each with text that repeats looked up first; else n-gram
-    lookup alone. One line says which.
+    `auto` takes the one shipped for this target, else one of the cache's `drafters` folder, if it
+    records this target's fingerprint; text that repeats is then looked up first. Else n-gram lookup
+    alone. One line says which.
     """
     if name != AUTO or num_draft_tokens == 0:
         wanted = NONE if name == AUTO else name
@@ -49,7 +50,7 @@ def find_drafter(
 def _candidates(target: Target, log: Callable[[str], None]) -> Iterator[Path]:
     for method in _SHIPPED_METHODS:
         folder = shipped_checkpoint(method, target.info.name)
-        if folder is not None:
+        if folder is not None and _is_made_for(folder, target.info, log):
             yield folder
     own = cache_folder() / "drafters"
     for config in sorted(own.glob("*/config.json")):
@@ -57,9 +58,22 @@ def _candidates(target: Target, log: Callable[[str], None]) -> Iterator[Path]:
             yield config.parent
 
 
+def _is_made_for(folder: Path, info: TargetInfo, log: Callable[[str], None]) -> bool:
+    """Whether a shipped checkpoint is for these weights: any file may bear its target's name."""
+    made_for = _recorded(folder, log)
+    if made_for is None or made_for in (info.fingerprint, info.extra.get(ROUNDED_FROM)):
+        return made_for is not None
+    log(
+        f"drafter: passed over {folder.name}, which comes with the package (made for weights "
+        f"{made_for[:12] or 'that it does not record'}, {info.source} has {info.fingerprint[:12]})"
+    )
+    return False
+
+
 def _recorded(folder: Path, log: Callable[[str], None]) -> str | None:
+    """The target's fingerprint; empty if none is recorded, None if the checkpoint is damaged."""
     try:
-        return recorded_target(folder)
+        return recorded_target(folder) or ""
     except CheckpointError as error:  # a damaged neighbour must not stop what works without it
         log(f"drafter: passed over {folder} ({error})")
         return None

@@ -19,7 +19,7 @@ from blockdraft.targets.decoder import DecoderTarget
 from blockdraft.targets.exact import ExactTarget
 from blockdraft.targets.sources import SourceFiles, load_weights, resolve
 from blockdraft.targets.tokenizer import TextCodec
-from blockdraft.types import TargetInfo
+from blockdraft.types import ROUNDED_FROM, TargetInfo
 
 if TYPE_CHECKING:
     from blockdraft.targets.native import NativeTarget
@@ -140,7 +140,8 @@ def _load_quantised(
     weights = load_weights(source, dtype=dtype)
     info = source_info(source, dtype, _count(weights))
     name = hashlib.sha256(f"{info.fingerprint} int8".encode()).hexdigest()
-    info = dataclasses.replace(info, fingerprint=name, extra={**info.extra, "weights": "int8"})
+    extra = {**info.extra, "weights": "int8", ROUNDED_FROM: info.fingerprint}
+    info = dataclasses.replace(info, fingerprint=name, extra=extra)
     return NativeTarget(config, weights, info, torch.int8)
 
 
