@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from blockdraft.data.feature_shards import FeatureStore
 from blockdraft.data.recipe import AnswersRecipe
 from blockdraft.data.regenerate import Summary, regenerate
 from blockdraft.engine.llm import LLM
-from blockdraft.errors import CheckpointError, ConfigError
+from blockdraft.errors import CapacityError, CheckpointError, ConfigError
 from blockdraft.types import SamplingParams
 from tests.data.conftest import MakeRecipe, silent
 
@@ -158,6 +159,19 @@ def test_a_full_disk_ends_the_run_before_the_reserve(
     check_folder(recipe)
 
 
+def test_memory_that_does_not_suffice_is_not_told_as_a_full_disk(
+    make_recipe: MakeRecipe, source: MakeSource, llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def new_cache(*_: object) -> None:
+        raise CapacityError("a cache needs more than there is; lower the batch size")
+
+    recipe, lines = make_recipe(), list[str]()
+    monkeypatch.setattr(llm.target, "new_cache", new_cache)
+    summary = regenerate(recipe, log=lines.append, source=source(recipe))
+    assert (summary.stopped_by, summary.num_left) == ("memory", 36)
+    assert "lower the batch size" in lines[-1]
+
+
 def test_the_size_is_told_before_the_first_answer(
     make_recipe: MakeRecipe, source: MakeSource
 ) -> None:
@@ -191,6 +205,48 @@ def test_answers_of_two_origins_do_not_mix(
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(CheckpointError, match=rf"says {key} .* do not mix"):
         regenerate(recipe, log=silent, source=source(recipe))
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ({"dtype": "bfloat16", "weights": "bfloat16"}, "says dtype float32, this run has bfloat16"),
+        ({"dtype": "float32", "weights": "int8"}, "says weights float32, this run has int8"),
+        ({"server": "http://h/v1", "model": "m"}, "by our engine, this run has a server's model"),
+    ],
+)
+def test_answers_in_two_number_formats_do_not_mix(
+    make_recipe: MakeRecipe, source: MakeSource, engine: dict[str, str], message: str
+) -> None:
+    """And the file that says what the answers came from stays as it was."""
+    recipe = make_recipe(max_samples=2)
+    regenerate(recipe, log=silent, source=source(recipe))
+    before = read_meta(recipe.out)
+    more, other = make_recipe(max_samples=4), source(recipe)
+    other.info = dataclasses.replace(other.info, describe=engine)
+    with pytest.raises(CheckpointError, match=f"{message}.*do not mix"):
+        regenerate(more, log=silent, source=other)
+    assert read_meta(recipe.out) == before
+
+
+@pytest.mark.parametrize(
+    "variants",
+    [[{"temperature": 1.0}], [{"temperature": 0.5}, {}]],
+    ids=["another temperature", "a variant put before"],
+)
+def test_answers_at_two_temperatures_do_not_mix_under_one_id(
+    make_recipe: MakeRecipe, source: MakeSource, variants: list[dict[str, float]]
+) -> None:
+    one = {"name": "p", "file": "p.jsonl", "variants": [{}]}
+    recipe = make_recipe(max_samples=2, sources=[one])
+    regenerate(recipe, log=silent, source=source(recipe))
+    before = read_meta(recipe.out)
+    other = make_recipe(sources=[{**one, "variants": variants}])
+    with pytest.raises(CheckpointError, match=r"p/\d+@0#0 was drawn with temperature 0\.0, .*last"):
+        regenerate(other, log=silent, source=source(other))
+    assert read_meta(recipe.out) == before
+    added = make_recipe(sources=[{**one, "variants": [{}, *variants[:1]]}])
+    assert regenerate(added, log=silent, source=source(added)).num_resumed == 2
 
 
 def test_states_of_other_layers_do_not_mix(make_recipe: MakeRecipe, source: MakeSource) -> None:

@@ -15,6 +15,10 @@ from blockdraft.errors import CapacityError
 NUM_BYTES = 2
 
 
+class DiskFullError(CapacityError):
+    """The disk, and not memory, has too little room."""
+
+
 class AnswerWriter:
     """Writes answers; those with hidden states wait until a shard is full.
 
@@ -41,7 +45,7 @@ class AnswerWriter:
     def add(self, answer: Answer, features: Tensor | None) -> None:
         """Take one answer.
 
-        Raises: CapacityError where it would not fit on the disk; all earlier ones are saved then.
+        Raises: DiskFullError where it would not fit on the disk; all earlier ones are saved then.
         """
         size = 0 if features is None else features.numel() * NUM_BYTES
         self._need_room(size)
@@ -66,7 +70,7 @@ class AnswerWriter:
         free = free_bytes(folder)
         if free - self._waiting_bytes - size < self._reserve_bytes:
             self.flush()
-            raise CapacityError(
+            raise DiskFullError(
                 f"{folder}: {free / 2**30:.1f} GiB of disk are free, of which "
                 f"{self._reserve_bytes / 2**30:.1f} are kept as reserve (features.reserve_gib); "
                 "all answers so far are saved: free some space and run the same command again"

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from filelock import FileLock, Timeout
 
 from blockdraft.data.answer_sources import AnswerSource, Asked, EngineSource, Reply
-from blockdraft.data.answer_writer import AnswerWriter
+from blockdraft.data.answer_writer import AnswerWriter, DiskFullError
 from blockdraft.data.answers import ANSWERS_NAME, Answer, AnswerFile
-from blockdraft.data.answers_meta import check_prompts, settle_meta
+from blockdraft.data.answers_meta import check_answers, check_meta, write_meta
 from blockdraft.data.feature_shards import SHARDS_NAME, FeatureIndex
 from blockdraft.data.feature_size import say_size
 from blockdraft.data.looping import is_looping
@@ -38,7 +38,10 @@ class Summary:
         num_unmatched: samples left out because their prompt lacks what their variant matches.
         num_later_turns: prompts of several user turns, of which the first alone was asked.
         num_failed: samples whose answer failed; the next run asks them again.
-        stopped_by: "disk" where the run ended before its plan.
+        num_system_turns: prompts with a system message, or an answer before the first user turn,
+            neither of which was asked.
+        stopped_by: "disk" or "memory", whichever there was too little of, where the run ended
+            before its plan.
     """
 
     out: str
@@ -51,6 +54,7 @@ class Summary:
     num_too_long: int = 0
     num_unmatched: int = 0
     num_later_turns: int = 0
+    num_system_turns: int = 0
     num_failed: int = 0
     seconds: float = 0.0
     tokens_per_s: float = 0.0
@@ -76,7 +80,8 @@ def regenerate(
     Args:
         source: who answers; None takes what the recipe says.
         on_answer: told after every answer.
-    Returns: what was done. A full disk ends the run early, with `stopped_by` "disk".
+    Returns: what was done. A full disk, or a batch that memory cannot hold, ends the run early and
+        is named in `stopped_by`; the reason goes to `log`.
     Raises: UserError if the folder's answers are of another target or recipe, or a file is damaged.
     """
     recipe.out.mkdir(parents=True, exist_ok=True)
@@ -96,9 +101,11 @@ def _regenerate(
     plan = make_plan(recipe)
     answers = AnswerFile(recipe.out / ANSWERS_NAME)
     source = source or _source(recipe, log)
-    settle_meta(recipe, source.info, has_answers=bool(answers.ids))
+    if answers.ids:
+        check_meta(recipe, source.info)
     shards = _shards(recipe, source, answers, log)
-    check_prompts(recipe, plan, answers, lambda sample: _encode(sample, source))
+    check_answers(plan, answers, lambda sample: _encode(sample, source))
+    write_meta(recipe, source.info)  # after the checks: a refused run leaves it as it was
     todo = [sample for sample in plan.samples if sample.id not in answers.ids]
     summary = _opening(recipe, plan, len(plan.samples) - len(todo))
     if shards is not None:
@@ -113,7 +120,7 @@ def _regenerate(
     try:
         run.answer_all(todo)
     except CapacityError as error:
-        summary.stopped_by = "disk"
+        summary.stopped_by = "disk" if isinstance(error, DiskFullError) else "memory"
         log(str(error))
     finally:
         writer.flush()  # also when the run is stopped from outside
@@ -165,6 +172,7 @@ def _opening(recipe: AnswersRecipe, plan: Plan, num_resumed: int) -> Summary:
         num_too_long=plan.num_too_long,
         num_unmatched=plan.num_unmatched,
         num_later_turns=plan.num_later_turns,
+        num_system_turns=plan.num_system_turns,
     )
 
 
