@@ -27,7 +27,8 @@ from tests.evaluation.runs import out_in, prompts, task
 
 
 class FakeServer(ThreadingHTTPServer):
-    """Streams a few words to every request, and counts 2 of 3 drafts as accepted in each cycle."""
+    """Streams a few words to every request and says they are 9 tokens: one of the prompt's pass, two
+    cycles that accept 2 of 3 drafts, and two that draft nothing, which its counters leave out."""
 
     daemon_threads = True
 
@@ -54,7 +55,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/v1/models":
             self._send(json.dumps({"data": [{"id": "toy"}]}))
         elif self.path == "/metrics" and self.server.options["metrics"]:
-            n = len(self.server.asked) * 4
+            n = len(self.server.asked) * 2
             self._send(
                 "# HELP vllm:spec_decode_num_drafts_total Drafts.\n"
                 f'vllm:spec_decode_num_drafts_total{{engine="0"}} {n}.0\n'
@@ -139,9 +140,9 @@ def test_an_answer_as_a_client_sees_it(serve: Any, monkeypatch: pytest.MonkeyPat
     assert [one[key] for key in fields] == [9, 0.5, 7, 0.9, 3, True, "Bearer secret"]
     assert [message["role"] for message in two["messages"]] == ["user", "assistant", "user"]
     assert two["messages"][1]["content"] == first.text
-    # What the counters gained during the run: two answers of 4 cycles.
+    # What the counters gained during the run: two answers of 2 cycles that drafted.
     assert run.server_counts == ServerCounts(
-        drafted=24, accepted=16, cycles=8, accepted_by_position=(8, 8)
+        drafted=12, accepted=8, cycles=4, accepted_by_position=(4, 4)
     )
 
 
@@ -160,9 +161,9 @@ def test_two_servers_are_compared(serve: Any, tmp_path: Path) -> None:
     )
     rows = {row["method"]: row for row in result["rows"]}
     assert rows["spec"]["speedup"] > 1.5
-    assert rows["spec"]["tau_pooled"] == 3.0
+    assert (rows["spec"]["cycles"], rows["spec"]["tau_pooled"]) == (3 * 4, 2.0)
     assert rows["spec"]["tau"] is None
-    assert rows["spec"]["accepted_by_position"] == (12, 12)
+    assert rows["spec"]["accepted_by_position"] == (6, 6)
     assert rows["plain"]["tau_pooled"] is None
     assert rows["spec"]["divergence_rate"] == 0.0
     assert json.loads(out_in(tmp_path).read_text())["provenance"]["server"]["model"] == "toy"

@@ -42,14 +42,16 @@ def _acceptance(answers: Sequence[Answer], runs: Sequence[ChunkRun]) -> dict[str
     counts = add_server_counts([run.server_counts for run in runs if run.server_counts])
     if counts is None:
         return found
-    found |= {"drafted": counts.drafted, "accepted": counts.accepted}
-    if counts.cycles:
-        found |= {
-            "cycles": counts.cycles,
-            "tau_pooled": 1 + counts.accepted / counts.cycles,
-            "accepted_by_position": counts.accepted_by_position,
-        }
-    return found
+    # Every cycle commits what it accepts and one token more. Servers count cycles that draft, if any.
+    decoded = decoded_tokens(answers)
+    cycles = max(decoded - counts.accepted, counts.cycles or 0)
+    return found | {
+        "drafted": counts.drafted,
+        "accepted": counts.accepted,
+        "cycles": cycles,
+        "tau_pooled": decoded / cycles if cycles else None,
+        "accepted_by_position": counts.accepted_by_position,
+    }
 
 
 def by_prompt(answers: Iterable[Answer]) -> list[list[Any]]:
