@@ -20,6 +20,14 @@ def test_rate_and_remaining_time() -> None:
     ]
 
 
+def test_before_the_first_answer_no_time_is_known() -> None:
+    clock, lines = [0.0], []
+    progress = Progress(8, lines.append, every_s=10, now=lambda: clock[0])
+    clock[0] = 11.0
+    progress.advance(0, "greedy")
+    assert lines == ["0/8 answers, 0.00/s (greedy)"]
+
+
 def test_the_end_is_always_said() -> None:
     lines: list[str] = []
     progress = Progress(2, lines.append, now=lambda: 1.0)

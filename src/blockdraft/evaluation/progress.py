@@ -40,11 +40,10 @@ class Progress:
         if now - self._said >= self._every_s or is_last:
             self._said = now
             rate = self._num_timed / max(now - self._started, 1e-9)
-            left = (self._num_total - self._num_done) / rate
-            self._log(
-                f"{self._num_done}/{self._num_total} answers, {rate:.2f}/s, "
-                f"{duration(left)} left ({what})"
+            left = (
+                "" if not rate else f", {duration((self._num_total - self._num_done) / rate)} left"
             )
+            self._log(f"{self._num_done}/{self._num_total} answers, {rate:.2f}/s{left} ({what})")
 
 
 def duration(seconds: float) -> str:
