@@ -133,6 +133,7 @@ def test_a_drafter_that_was_never_trained(trained: Trained, tmp_path: Path) -> N
     run_cli("init-drafter", trained.target, "-o", tmp_path / "new", "--selector-rank", 8)
     report = trained.examine(trained.subject(tmp_path / "new"))
     assert "never trained" in found(report, "acceptance").what
+    assert not any("trained so" in each.what for each in report.findings)
 
 
 def test_end_tokens_that_cannot_be_drafted(trained: Trained, tmp_path: Path) -> None:

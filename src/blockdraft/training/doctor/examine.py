@@ -127,11 +127,12 @@ def replay(
     trained, used = trained_path.run(trained_blocks)
     findings, figures = compare_rows(trained, served, used, dtype)
     loop, more = compare_loop(trained, decoded.cycles, dtype)
-    probed, probes = check_probes(
-        subject, decoded, target, TrainingPath(subject, subject.config, trained_path.tables)
-    )
-    findings += [loop, *probed, _acceptance(subject, decoded.mean_len)]
-    return findings, figures | more | {"probes": probes}
+    findings += [loop]
+    if not _is_untrained(subject):  # its weights can not tell what it was trained on
+        served_so = TrainingPath(subject, subject.config, trained_path.tables)
+        probed, figures["probes"] = check_probes(subject, decoded, target, served_so)
+        findings += probed
+    return [*findings, _acceptance(subject, decoded.mean_len)], figures | more
 
 
 def bound_drafter(subject: Subject, loaded: LoadedTarget) -> BlockDrafter:
@@ -143,11 +144,15 @@ def bound_drafter(subject: Subject, loaded: LoadedTarget) -> BlockDrafter:
     return drafter
 
 
+def _is_untrained(subject: Subject) -> bool:
+    return subject.provenance.get("trained_steps") == "0"
+
+
 def _acceptance(subject: Subject, mean_len: float) -> Finding:
     what = f"{mean_len:.2f} tokens a cycle in the loop"
     if mean_len >= _LEAST_LEN:
         return ok("acceptance", what)
-    if subject.provenance.get("trained_steps") == "0":
+    if _is_untrained(subject):
         return fault("acceptance", f"{what}: it was never trained", "blockdraft train")
     cure = "look at the findings above; if there are none, train longer or on more answers"
     return fault("acceptance", f"{what}: drafts are as good as never accepted", cure)
