@@ -27,7 +27,7 @@ from tests.evaluation.runs import out_in, prompts, task
 
 
 class FakeServer(ThreadingHTTPServer):
-    """Streams a few words to every request and says they are 9 tokens: one of the prompt's pass, two
+    """Streams a few words to every request and says they are 9 tokens: one of its prompt, two
     cycles that accept 2 of 3 drafts, and two that draft nothing, which its counters leave out."""
 
     daemon_threads = True

@@ -42,7 +42,7 @@ def _acceptance(answers: Sequence[Answer], runs: Sequence[ChunkRun]) -> dict[str
     counts = add_server_counts([run.server_counts for run in runs if run.server_counts])
     if counts is None:
         return found
-    # Every cycle commits what it accepts and one token more. Servers count cycles that draft, if any.
+    # A cycle commits what it accepts and one token more; servers count those that draft, if any.
     decoded = decoded_tokens(answers)
     cycles = max(decoded - counts.accepted, counts.cycles or 0)
     return found | {
