@@ -58,6 +58,7 @@ bench: $(VENV)/.dev ## Measure everything that README and docs state; writes ben
 	@$(BIN)/python -m benchmarks.greedy_equality --out benchmarks/results/greedy_equality.json
 	@$(BIN)/python -m benchmarks.greedy_equality --dtype bfloat16 --per-set 40 --no-transformers --full \
 	  --batches 8 1 --blocks 8 --out benchmarks/results/greedy_equality_bfloat16.json
+	@$(BIN)/blockdraft check-lossless --drafter dflash2 --out benchmarks/results/check_lossless.json
 	@$(BIN)/blockdraft evaluate --tasks gsm8k,math500,humaneval,mbpp,mt-bench \
 	  --methods plain,ngram,dflash,dflash2,dflash2+ngram --num-prompts 16 --max-tokens 96 \
 	  --concurrency 1,4,16 --temperature 0,1 --dtype bfloat16 --out benchmarks/results/evaluate.json

@@ -209,6 +209,20 @@ def greedy_equality_bfloat16(result: dict[str, Any]) -> str:
     )
 
 
+def check_lossless(result: dict[str, Any]) -> str:
+    """Two sentences: greedy texts, and the law of sampled tokens with the power of its test."""
+    greedy, law = result["greedy"], result["distribution"]
+    cover = law["coverage"]
+    texts = ", ".join(f"{each['num_prompts']} texts in {each['dtype']}" for each in greedy)
+    return (
+        f"The shipped DFlash 2 on the default target, `blockdraft check-lossless --drafter dflash2`: {texts}, greedy, are "
+        f"those of plain decoding token for token. {law['num_requests']:,} sampled requests ({cover['accepted']:,} drafts accepted, "
+        f"{cover['rejected']:,} refused) follow the target's law: an error of total variation "
+        f"{law['detectable_after_all']:.3f} over all contexts would have been caught with probability {law['power']:g}. "
+        f"Verdict: **{result['verdict']}** ([JSON](../benchmarks/results/check_lossless.json)).\n"
+    )
+
+
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
@@ -226,6 +240,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
         rivals_batch64,
         rivals_regenerate,
         greedy_equality_bfloat16,
+        check_lossless,
         evaluate,
         evaluate_loads,
         evaluate_pair,

@@ -207,6 +207,20 @@ def test_answers_of_two_origins_do_not_mix(
         regenerate(recipe, log=silent, source=source(recipe))
 
 
+def test_shards_whose_answers_are_missing_do_not_mix_either(
+    make_recipe: MakeRecipe, source: MakeSource
+) -> None:
+    """Their lines are written again from the shards: of what the meta file says, or not at all."""
+    features = {"layer_ids": [0, 3, 6], "shard_samples": 3, "reserve_gib": 0}
+    recipe = make_recipe(features=features)
+    regenerate(recipe, log=silent, source=source(recipe))
+    (recipe.out / "answers.jsonl").unlink()
+    other = make_recipe(features=features, max_tokens=4)
+    with pytest.raises(CheckpointError, match="says max_tokens 10, this run has 4"):
+        regenerate(other, log=silent, source=source(other))
+    assert (recipe.out / "answers.jsonl").read_text() == ""
+
+
 @pytest.mark.parametrize(
     ("engine", "message"),
     [

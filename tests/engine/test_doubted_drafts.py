@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from blockdraft.cache.base import DraftContext, NoContext
+from blockdraft.drafters.base import DraftBatch, Drafter
 from blockdraft.errors import ConfigError
 from blockdraft.targets.native import NativeTarget
-from blockdraft.types import SamplingParams
+from blockdraft.types import Proposal, SamplingParams
+from tests.fakes.bfloat16 import exact_target, native_target
 from tests.fakes.codec import make_llm
 from tests.fakes.models import random_weights, tiny_config, tiny_target
 from tests.fakes.oracle import ids_of, solo
@@ -61,6 +64,39 @@ def test_native_targets_take_it_back_too() -> None:
         PROMPTS, params
     )
     assert ids_of(drafted) == ids_of(plain)
+
+
+class EverySecond(Drafter):
+    """A wrong draft first, the broken token far behind it; every second cycle drafts nothing."""
+
+    name, num_draft_tokens, num_cycles = "every second", 15, 0
+
+    def new_context(self, num_slots: int, max_len: int) -> NoContext:
+        return NoContext()
+
+    def draft(self, context: DraftContext, batch: DraftBatch) -> None:
+        return None
+
+    def select(self, drafted: None, batch: DraftBatch) -> Proposal:
+        ids = torch.full((len(batch.max_lens), self.num_draft_tokens), 7)
+        ids[:, 9] = 151
+        self.num_cycles += 1
+        return Proposal(ids, tuple(n if self.num_cycles % 2 else 0 for n in batch.max_lens))
+
+
+@pytest.mark.parametrize("make", [exact_target, native_target])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_nothing_of_a_rejected_draft_is_read_later(make, temperature: float) -> None:  # type: ignore[no-untyped-def]
+    """Chunks of a pass may be sound in front of one that is not: its rows must go as well."""
+    weights = random_weights(tiny_config())
+    weights["model.embed_tokens.weight"][151] = float("nan")
+    params = SamplingParams(max_tokens=40, temperature=temperature, seed=4)
+    plain = solo(make(weights=weights, end_ids=()), PROMPTS, params)
+    llm = make_llm(make(weights=weights, end_ids=()), EverySecond(), max_batch_size=3)
+    drafted = llm.generate(PROMPTS, params)
+    assert [out.finish_reason for out in drafted] == [out.finish_reason for out in plain]
+    if temperature == 0.0:
+        assert ids_of(drafted) == ids_of(plain)
 
 
 def test_penalties_that_empty_a_drafted_row_are_taken_back() -> None:

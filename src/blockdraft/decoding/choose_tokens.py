@@ -52,15 +52,14 @@ def choose_tokens(
 
     Args:
         output: the pass over each anchor and its drafts; entries behind them are padding.
-    Returns: the verdict, and the faults that rows ran into: their accepted drafts stand, and the
-        token behind them is meaningless.
+    Returns: the verdict, and the first fault of each row that has one. A row runs into it if all
+        drafts before it are accepted: those stand, and the token behind them is meaningless.
     """
     if output.best is not None:
         best_ids, is_bad = output.best
         faults = _faults(proposal.lens, is_bad.tolist(), _BROKEN)
         drafts = proposal.ids[:, : best_ids.shape[1] - 1]
-        verdict = accept_greedy(drafts, _sound_lens(proposal.lens, faults), best_ids)
-        return verdict, _met(verdict, faults)
+        return accept_greedy(drafts, _sound_lens(proposal.lens, faults), best_ids), faults
     assert output.logits is not None
     logits, faults = _sound(output.logits, proposal.lens, _BROKEN, output.isa)
     adjusted = adjust_logits(logits, _adjust_rows(rows, proposal))
@@ -72,8 +71,7 @@ def choose_tokens(
         (index, rule(rows, index, judged, logits, output.isa))
         for rule, index in _groups(rows, logits, output.isa).items()
     ]
-    verdict = _merge(verdicts)
-    return verdict, _met(verdict, faults)
+    return _merge(verdicts), faults
 
 
 def best_is_enough(rows: Sequence[Row]) -> bool:
@@ -144,11 +142,6 @@ def _first_of_each(one: dict[int, Fault], other: dict[int, Fault]) -> dict[int, 
 def _sound_lens(lens: Sequence[int], faults: dict[int, Fault]) -> tuple[int, ...]:
     """How many drafts of each row there are sound logits for."""
     return tuple(faults[i].at if i in faults else n for i, n in enumerate(lens))
-
-
-def _met(verdict: Verdict, faults: dict[int, Fault]) -> dict[int, Fault]:
-    """Those that all drafts before them lead to; a draft that is rejected leads elsewhere."""
-    return {i: fault for i, fault in faults.items() if verdict.accepted_len[i] == fault.at}
 
 
 def _adjust_rows(rows: Sequence[Row], proposal: Proposal) -> list[AdjustRow]:

@@ -36,11 +36,13 @@ def cycle(state: DecodeState) -> None:
     output = verify(state, proposal)
     verdict, faults = choose_tokens(state.rows, proposal, output)
     for slot, row in enumerate(state.rows):
+        fault = faults.get(slot)
+        is_met = fault is not None and fault.at == verdict.accepted_len[slot]
         # A draft may have caused it, and a draft must change nothing: the next pass goes without.
-        row.is_doubted = slot in faults and proposal.lens[slot] > 0
-        if slot in faults and not row.is_doubted:
-            row.fail(faults[slot].message)
-    commit(state, proposal, verdict, output)
+        row.is_doubted = is_met and proposal.lens[slot] > 0
+        if fault is not None and is_met and not row.is_doubted:
+            row.fail(fault.message)
+    commit(state, proposal, verdict, output, frozenset(faults))
 
 
 def propose(state: DecodeState) -> Proposal:
@@ -101,8 +103,17 @@ def verify(state: DecodeState, proposal: Proposal) -> PassOutput:
         return state.target.forward(state.cache, batch)
 
 
-def commit(state: DecodeState, proposal: Proposal, verdict: Verdict, output: PassOutput) -> None:
-    """Write the verdict down: tokens, counters, cache lengths, features for the drafter."""
+def commit(
+    state: DecodeState,
+    proposal: Proposal,
+    verdict: Verdict,
+    output: PassOutput,
+    faulty: frozenset[int] = frozenset(),
+) -> None:
+    """Write the verdict down: tokens, counters, cache lengths, features for the drafter.
+
+    Rows that are `faulty` have left numbers in the cache that no later pass may read.
+    """
     drafts = proposal.ids.tolist()
     starts = [len(row.token_ids) - 1 for row in state.rows]
     lens = [0] * len(state.rows)
@@ -119,7 +130,7 @@ def commit(state: DecodeState, proposal: Proposal, verdict: Verdict, output: Pas
             lens[i] = 0 if row.is_finished else len(kept)
             state.record(i, output.features, i, len(kept))
             record_logprobs(row, output.logits, i, kept)
-        if row.is_doubted:
+        if i in faulty:
             state.cache.clear_after(i, len(row.token_ids) - 1)
         else:
             state.cache.crop(i, len(row.token_ids) - 1)
