@@ -6,7 +6,6 @@ python -m benchmarks.decode_speed --out benchmarks/results/decode_speed.json
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,6 @@ import torch
 from benchmarks.harness import alternate, milliseconds, read_bandwidth_gb_s, write_result
 from blockdraft import LLM, SamplingParams
 from blockdraft.evaluation.provenance import provenance
-from blockdraft.interop.new_drafter import NewDrafter, write_new_drafter
 from blockdraft.registry import load_drafter
 from blockdraft.targets.base import RowBatch
 from blockdraft.targets.decoder import DecoderTarget
@@ -130,18 +128,15 @@ def cost_of_rows(llm: LLM, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def cycle_split(llm: LLM, args: argparse.Namespace) -> dict[str, Any]:
-    """Shares of a cycle with untrained 3-layer drafters: what is paid outside the two models.
+    """What a cycle with the shipped drafters pays beside the target's pass.
 
     The convolutions' cost is the difference between a DFlash 2 and a DFlash pass.
     """
-    ids, engines = prompt_ids(llm, args.context), {}
-    for method in ("dflash2", "dflash"):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / method
-            asked = NewDrafter(method=method, num_layers=3, block_size=8)
-            write_new_drafter(args.target, asked, path, log=lambda _: None)
-            drafter = load_drafter(path, llm.target)
-        engines[method] = LLM.from_parts(llm.loaded, drafter)
+    ids = prompt_ids(llm, args.context)
+    engines = {
+        method: LLM.from_parts(llm.loaded, load_drafter(method, llm.target))
+        for method in ("dflash2", "dflash")
+    }
     params = SamplingParams(max_tokens=args.tokens, ignore_eos=True)
     phases = ("draft", "select", "verify", "other")
 

@@ -35,6 +35,8 @@ def decode_speed(result: dict[str, Any]) -> str:
     plain, cost, cycle = rows["plain"], rows["rows"], rows["cycle"]
     ngram, limit = rows["ngram"], rows["limit"]
     rate = plain["tokens_per_s"]
+    phases = ("draft", "select", "verify", "other")
+    beside = {name: cycle["ms_per_cycle"][f"dflash2 {name}"]["median"] for name in phases}
     counts = ("1", "4", "8", "16", "32")
     passes = ", ".join(f"{cost['pass_ms'][count]['median']:.1f}" for count in counts)
     lines = [
@@ -54,10 +56,9 @@ def decode_speed(result: dict[str, Any]) -> str:
         f"| n-gram drafting on a prompt whose answer repeats it | "
         f"**{ngram['speedup']:.2f} times** plain decoding, prompt included "
         f"({ngram['mean_acceptance_length']:.2f} tokens a cycle) |",
-        f"| outside the two models (select, accept, bookkeeping) | "
-        f"{cycle['outside_models_share']:.1%} of a cycle of {cycle['cycle_ms']:.1f} ms with a "
-        f"3-layer DFlash 2 drafter; convolutions and selector "
-        f"{cycle['conv_and_selector_share']:.1%} |",
+        f"| a cycle with the shipped DFlash 2 | {cycle['cycle_ms']:.1f} ms: drafting {beside['draft']:.1f}, selecting "
+        f"{beside['select']:.1f}, accepting and bookkeeping {beside['other']:.1f}, the target's pass {beside['verify']:.1f}; "
+        f"convolutions and selector are {cycle['conv_and_selector_share']:.1%} of it |",
         f"| memory limit | {limit['weight_bytes'] / 1e6:.0f} MB of weights at "
         f"{limit['read_gb_s']:.0f} GB/s would take {limit['limit_ms']:.1f} ms; a pass of one row "
         f"takes {limit['pass_ms']:.1f} ms |",
