@@ -29,6 +29,10 @@ USAGE, FAILURE = 2, 1
         (("--seed", -1), "seed is -1; it must be 0 to 2**64 - 1"),
         (("--stop", ""), "a stop string is empty; give at least one character"),
         (("--dtype", "float16"), "dtype 'float16' is not offered; choose float32 or bfloat16"),
+        (
+            ("--no-drafter", "--num-draft-tokens", "3"),
+            "--num-draft-tokens 3 and no drafter contradict each other; give one",
+        ),
         (("--raw", "--system", "x"), "--raw and --system contradict each other; give one"),
         (
             ("--no-drafter", "--drafter", "ngram"),

@@ -1,4 +1,4 @@
-"""Memory that outlives its cache: fresh pages are zeroed by the system, at about 1 GB/s."""
+"""Memory that outlives its cache: fresh pages would be zeroed by the system every time."""
 
 from __future__ import annotations
 

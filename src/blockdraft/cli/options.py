@@ -111,18 +111,26 @@ def make_llm(
     dtype: str | None,
     exact: bool,
     num_draft_tokens: int | None,
-    no_drafter: bool = False,
+    no_drafter: bool | None = None,
     **more: Any,
 ) -> Any:
-    """The engine these options ask for. Imported late: `--help` must not wait for PyTorch."""
+    """The engine these options ask for. Imported late: `--help` must not wait for PyTorch.
+
+    `no_drafter` is None for commands that have a use for a number of drafts without a drafter.
+    """
     from blockdraft.engine.llm import LLM
     from blockdraft.errors import ConfigError
 
     if no_drafter and drafter not in ("auto", "none"):
         raise ConfigError(f"--no-drafter and --drafter {drafter} contradict each other; give one")
+    drafter = "none" if no_drafter else drafter
+    if no_drafter is not None and drafter == "none" and num_draft_tokens:
+        raise ConfigError(
+            f"--num-draft-tokens {num_draft_tokens} and no drafter contradict each other; give one"
+        )
     return LLM(
         target,
-        "none" if no_drafter else drafter,
+        drafter,
         dtype=dtype,
         exact=exact,
         num_draft_tokens=num_draft_tokens,

@@ -15,11 +15,10 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from blockdraft.cache.base import DraftContext
-from blockdraft.drafters.base import DraftBatch, Drafter
+from blockdraft.drafters.base import DraftBatch
 from blockdraft.drafters.block_drafter import BlockDrafter
 from blockdraft.drafters.block_model import DraftedBlock
-from blockdraft.drafters.config import MAX_CANDIDATES
+from blockdraft.evaluation.block_watch import BlockWatch
 from blockdraft.types import Proposal
 
 #: Recall is reported at so many candidates; the oracle chooses among the last number.
@@ -45,23 +44,12 @@ class SeenDraft:
     path: tuple[int, ...]
 
 
-class CandidateWatch(Drafter):
+class CandidateWatch(BlockWatch):
     """A drafter that drafts what `inner` drafts, and keeps the candidates of every cycle."""
 
     def __init__(self, inner: BlockDrafter) -> None:
-        self.inner, self.name = inner, inner.name
-        self.num_draft_tokens = inner.num_draft_tokens
-        self.target_layer_ids = inner.target_layer_ids
+        super().__init__(inner)
         self.seen: list[SeenDraft] = []
-
-    def describe(self) -> dict[str, Any]:
-        return self.inner.describe()
-
-    def new_context(self, num_slots: int, max_len: int) -> DraftContext:
-        return self.inner.new_context(num_slots, max_len)
-
-    def draft(self, context: DraftContext, batch: DraftBatch) -> DraftedBlock:
-        return self.inner.model.draft(context, batch, MAX_CANDIDATES)
 
     def select(self, drafted: DraftedBlock, batch: DraftBatch) -> Proposal:
         proposal = self.inner.select(drafted, batch)

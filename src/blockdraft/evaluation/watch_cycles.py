@@ -17,8 +17,8 @@ from blockdraft.cache.base import DraftContext, TargetCache
 from blockdraft.drafters.base import DraftBatch, Drafter
 from blockdraft.drafters.block_drafter import BlockDrafter
 from blockdraft.drafters.block_model import DraftedBlock
-from blockdraft.drafters.config import MAX_CANDIDATES
 from blockdraft.drafters.dflash2 import DFlash2Drafter
+from blockdraft.evaluation.block_watch import BlockWatch
 from blockdraft.targets.base import PassOutput, RowBatch, Target
 from blockdraft.types import Proposal
 
@@ -75,7 +75,7 @@ class LatticeWatch(Drafter):
 
     def __init__(self, drafter: Drafter) -> None:
         block = drafter.innermost
-        self._block = _BlockWatch(block) if isinstance(block, BlockDrafter) else None
+        self._block = _LatticeOfBlock(block) if isinstance(block, BlockDrafter) else None
         self.inner = drafter if self._block is None else drafter.with_innermost(self._block)
         self.name, self.num_draft_tokens = drafter.name, drafter.num_draft_tokens
         self.target_layer_ids = drafter.target_layer_ids
@@ -106,23 +106,12 @@ class LatticeWatch(Drafter):
         return self.proposal
 
 
-class _BlockWatch(Drafter):
-    """Drafts what `inner` drafts, for one row, and keeps what the block was chosen from."""
+class _LatticeOfBlock(BlockWatch):
+    """Keeps what the block was chosen from, for one row."""
 
     def __init__(self, inner: BlockDrafter) -> None:
-        self.inner, self.name = inner, inner.name
-        self.num_draft_tokens = inner.num_draft_tokens
-        self.target_layer_ids = inner.target_layer_ids
+        super().__init__(inner)
         self.lattice: SeenLattice | None = None
-
-    def describe(self) -> dict[str, Any]:
-        return self.inner.describe()
-
-    def new_context(self, num_slots: int, max_len: int) -> DraftContext:
-        return self.inner.new_context(num_slots, max_len)
-
-    def draft(self, context: DraftContext, batch: DraftBatch) -> DraftedBlock:
-        return self.inner.model.draft(context, batch, MAX_CANDIDATES)
 
     def select(self, drafted: DraftedBlock, batch: DraftBatch) -> Proposal:
         self.lattice = _lattice(self.inner, drafted, batch)
