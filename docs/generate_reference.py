@@ -37,8 +37,8 @@ begins with `error:`. `blockdraft --version` prints its version, Python's and Py
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | it failed: a damaged or missing file, too long a prompt, an unsupported model, a full disk |
-| 2 | wrong usage: an unknown option, command or name, or a value that is not allowed |
+| 1 | it failed: what a file holds is wrong, too long a prompt, an unsupported model, a full disk |
+| 2 | wrong usage: an unknown name, option or key, a wrong value, a path where nothing is |
 | 130 | stopped with Ctrl-C |
 
 | variable | meaning; what holds without it |

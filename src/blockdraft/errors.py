@@ -8,11 +8,11 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """A setting, recipe field or request parameter is wrong."""
+    """What was asked for is wrong: an option, a recipe, a request, or a path where nothing is."""
 
 
 class CheckpointError(UserError):
-    """A file of a model or drafter is missing, damaged or does not fit."""
+    """What is read (a model, a drafter, answers, prompts, results) is damaged or does not fit."""
 
 
 class CapacityError(UserError):

@@ -50,7 +50,7 @@ def test_json_has_findings_figures_and_where_it_comes_from(
     [
         ((), 2, "no dflash2 or dflash drafter comes with the package for tiny"),
         (("--drafter", "ngram"), 2, "is no folder of a checkpoint"),
-        (("--features", "nowhere"), 1, "does not exist"),
+        (("--features", "nowhere"), 2, "is not a folder"),
         (("--features", "a", "--answers", "b"), 2, "both given"),
     ],
 )

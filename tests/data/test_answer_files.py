@@ -15,7 +15,7 @@ from blockdraft.data.answers import Answer, AnswerFile, read_answers, read_meta
 from blockdraft.data.recipe import AnswersRecipe
 from blockdraft.data.regenerate import regenerate
 from blockdraft.data.repack import pack_folder, unpack_folder
-from blockdraft.errors import CheckpointError
+from blockdraft.errors import CheckpointError, ConfigError
 from tests.data.conftest import MakeRecipe, silent
 
 
@@ -107,7 +107,7 @@ def test_a_row_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"a\.jsonl does not exist"):
+    with pytest.raises(ConfigError, match=r"a\.jsonl is not a file"):
         read_answers(tmp_path / "a.jsonl")
     assert read_meta(tmp_path) is None
     for text in ("{", "[]"):
@@ -156,7 +156,7 @@ def test_damaged_packs_are_named(tmp_path: Path, keep: int) -> None:
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(CheckpointError, match=r"a\.npz is no file of packed answers"):
         unpack_answers(path)
-    with pytest.raises(CheckpointError, match="does not exist"):
+    with pytest.raises(CheckpointError, match="is missing"):
         pack_meta(tmp_path / "none.npz")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from blockdraft.errors import ConfigError
+from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.evaluation.answers import ChunkRun
 from blockdraft.evaluation.benchmark import Settings, run_all
 from blockdraft.evaluation.engines import Engine
@@ -151,5 +151,5 @@ def test_a_cut_first_line_begins_anew(tmp_path: Path) -> None:
 def test_damage_is_said(tmp_path: Path, text: str) -> None:
     path = tmp_path / "j"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"is damaged; delete it|other settings"):
+    with pytest.raises(CheckpointError, match=r"is damaged; delete it"):
         Journal(path, {})

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blockdraft.errors import ConfigError
+from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.evaluation.task_sources import SOURCES
 from blockdraft.evaluation.tasks import DATA_VARIABLE, load_task
 
@@ -115,7 +115,9 @@ def test_a_hub_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     fake: Any = types.ModuleType("datasets")
     fake.load_dataset = load_dataset
     monkeypatch.setitem(sys.modules, "datasets", fake)
-    with pytest.raises(ConfigError, match=r"could not be fetched .*: no network\); give --data"):
+    with pytest.raises(
+        CheckpointError, match=r"could not be fetched .*: no network\); give --data"
+    ):
         load_task("gsm8k")
 
 
@@ -134,7 +136,7 @@ def test_a_hub_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_that_are_no_prompts(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(CheckpointError, match=message):
         load_task(str(path))
 
 

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from blockdraft.errors import CheckpointError
+from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.interop import zlab
 from blockdraft.interop.zlab import read_provenance, read_zlab, write_zlab
 from tests.drafters.tiny import random_tensors, tiny_drafter_config
@@ -151,7 +151,7 @@ def test_missing_files_are_named(folder: Path) -> None:
     (folder / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"holds no config\.json"):
         read_zlab(folder)
-    with pytest.raises(CheckpointError, match=r"holds no config\.json"):
+    with pytest.raises(ConfigError, match=r"nowhere is not a folder"):
         read_zlab(folder / "nowhere")
 
 

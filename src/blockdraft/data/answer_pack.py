@@ -96,7 +96,7 @@ def _load(path: Path) -> dict[str, Array]:
         with np.load(path, allow_pickle=False) as file:
             return dict(file)
     except FileNotFoundError as error:
-        raise CheckpointError(f"{path} does not exist") from error
+        raise CheckpointError(f"{path} is missing") from error
     except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise CheckpointError(f"{path} is no file of packed answers: {error!r}") from error
 

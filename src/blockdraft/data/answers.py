@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from blockdraft.data.looping import is_looping
-from blockdraft.errors import CheckpointError
+from blockdraft.errors import CheckpointError, ConfigError
 
 ANSWERS_NAME = "answers.jsonl"
 META_NAME = "answers.meta.json"
@@ -69,7 +69,8 @@ def iter_answers(path: Path) -> Iterator[Answer]:
 
     A last line cut off (the writer was killed, or is at work) is left out.
 
-    Raises: CheckpointError naming the file and line of a row that is damaged or there twice.
+    Raises: ConfigError if there is no such file; CheckpointError naming the file and line of a row
+        that is damaged or there twice.
     """
     ids: set[str] = set()
     for number, line in _whole_lines(path):
@@ -147,10 +148,8 @@ def write_whole(path: Path, text: str) -> None:
 def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         file = path.open("rb")  # decoded line by line, so that a wrong one is named
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"{path} does not exist; make it with blockdraft regenerate"
-        ) from error
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise ConfigError(f"{path} is not a file; make it with blockdraft regenerate") from error
     with file:
         for number, line in enumerate(file, 1):
             if line.endswith(b"\n"):

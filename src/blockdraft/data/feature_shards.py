@@ -25,7 +25,7 @@ from torch import Tensor
 
 from blockdraft.data.answer_pack import unpack_answers
 from blockdraft.data.answers import Answer, write_whole
-from blockdraft.errors import CheckpointError
+from blockdraft.errors import CheckpointError, ConfigError
 
 INDEX_NAME = "index.json"
 SHARDS_NAME = "shards"
@@ -91,9 +91,14 @@ class FeatureSample:
 def read_index(folder: Path) -> FeatureIndex:
     """The index of a folder of shards.
 
-    Raises: CheckpointError if it is missing or damaged.
+    Raises: ConfigError if there is no such folder; CheckpointError if its index is missing or
+        damaged.
     """
     path = folder / INDEX_NAME
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{folder} is not a folder; make one with blockdraft regenerate and features.layer_ids"
+        )
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         shards = tuple(
@@ -144,7 +149,7 @@ class FeatureStore:
 
     Args:
         folder: of the shards, with their index.
-    Raises: CheckpointError naming the file that is missing or damaged.
+    Raises: as `read_index`.
     """
 
     def __init__(self, folder: Path | str) -> None:

@@ -19,7 +19,7 @@ from blockdraft.data.answers import (
 from blockdraft.data.prompts import make_plan
 from blockdraft.data.recipe import AnswersRecipe
 from blockdraft.engine.prompts import encode_prompt
-from blockdraft.errors import CheckpointError
+from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.targets.load import source_info
 from blockdraft.targets.sources import resolve
 
@@ -50,9 +50,11 @@ def unpack_folder(recipe: AnswersRecipe, path: Path, log: Callable[[str], None])
     """Write `answers.jsonl` and its meta file anew from a packed file.
 
     Returns: what was written, for printing.
-    Raises: CheckpointError if the folder has answers already, the target is another one, or the
-        recipe's prompts are not those that were answered.
+    Raises: ConfigError if there is no such file; CheckpointError if the folder has answers already,
+        the target is another one, or the recipe's prompts are not those that were answered.
     """
+    if not path.is_file():
+        raise ConfigError(f"{path} is not a file; give one that regenerate --pack wrote")
     answers_path = recipe.out / ANSWERS_NAME
     if answers_path.exists():
         raise CheckpointError(f"{answers_path} exists; unpack into another folder (out)")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blockdraft.errors import ConfigError
+from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.evaluation.answers import ChunkRun
 
 
@@ -20,7 +20,8 @@ class Journal:
         path: the journal's file; it may be there from a run that was interrupted.
         settings: parts of what defines the run, by name. A journal in which one differs is not
             continued, and the message names it.
-    Raises: ConfigError if the file belongs to another run or is damaged before its last line.
+    Raises: ConfigError if the file belongs to another run; CheckpointError if it is damaged before
+        its last line.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
@@ -68,7 +69,7 @@ class Journal:
             done = {entry["key"]: ChunkRun.from_json(entry["run"]) for entry in rest}
             had = found["settings"]
         except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ConfigError(f"{self.path} is damaged; delete it to begin anew") from error
+            raise CheckpointError(f"{self.path} is damaged; delete it to begin anew") from error
         if had != head:
             had = had if isinstance(had, dict) else {}  # one digest of everything, once
             others = [name for name in head if had.get(name) != head[name]] or ["settings"]

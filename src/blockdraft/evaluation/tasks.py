@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from blockdraft.errors import ConfigError
+from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.evaluation.task_sources import SOURCES, TaskSource
 
 #: Names the folder that holds local copies of the public sets, as `<folder>/eval/<set>.jsonl`.
@@ -63,7 +63,8 @@ def load_task(
         data_dir: folder of local copies; None takes $BLOCKDRAFT_DATA. Sets that it lacks come from
             the Hugging Face hub.
         num_prompts: draw so many, always the same ones in the same order; None takes all.
-    Raises: ConfigError for an unknown name, a set that is nowhere, or rows that are no prompts.
+    Raises: ConfigError for an unknown name, or a set that is nowhere; CheckpointError for rows that
+        are no prompts, or a hub that does not give them.
     """
     if num_prompts is not None and num_prompts < 1:
         raise ConfigError(f"num_prompts is {num_prompts}; it must be at least 1")
@@ -120,7 +121,7 @@ def _from_hub(name: str, source: TaskSource) -> list[dict[str, Any]]:
         rows = datasets.load_dataset(path, config, split=split)
     except Exception as error:  # the hub's client raises a dozen kinds; all mean the same here
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ConfigError(
+        raise CheckpointError(
             f"task {name!r} could not be fetched from the hub ({path}: {reason[0]}); {help_text}"
         ) from error
     return [source.from_hub(row, index) for index, row in enumerate(rows)]
@@ -130,7 +131,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text; convert it first") from error
+        raise CheckpointError(f"{path} is not UTF-8 text; convert it first") from error
 
 
 def _parse(text: str, where: str) -> list[Any]:
@@ -140,9 +141,9 @@ def _parse(text: str, where: str) -> list[Any]:
             try:
                 rows.append(json.loads(line))
             except json.JSONDecodeError as error:
-                raise ConfigError(f"{where}, line {number} is not JSON: {error.msg}") from error
+                raise CheckpointError(f"{where}, line {number} is not JSON: {error.msg}") from error
     if not rows:
-        raise ConfigError(f"{where} has no prompts")
+        raise CheckpointError(f"{where} has no prompts")
     return rows
 
 
@@ -150,7 +151,7 @@ def _prompt(row: Any, source: TaskSource | None, where: str) -> EvalPrompt:
     turns = row.get("turns") if isinstance(row, Mapping) else None
     is_valid = isinstance(turns, list) and turns and all(isinstance(t, str) and t for t in turns)
     if not is_valid or "id" not in row:
-        raise ConfigError(f'{where} is no prompt; write {{"id": .., "turns": ["text", ..]}}')
+        raise CheckpointError(f'{where} is no prompt; write {{"id": .., "turns": ["text", ..]}}')
     assert isinstance(turns, list)
     first = source.wrap(turns[0]) if source else turns[0]
     # Answers that are no text (MT-Bench lists references) are for judges, not for marking.
@@ -168,7 +169,7 @@ def _check_ids(prompts: Sequence[EvalPrompt], where: str) -> None:
     seen: set[str] = set()
     for prompt in prompts:
         if prompt.id in seen:
-            raise ConfigError(f"{where} has the id {prompt.id!r} twice; ids must differ")
+            raise CheckpointError(f"{where} has the id {prompt.id!r} twice; ids must differ")
         seen.add(prompt.id)
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from blockdraft.drafters.config import DFlashConfig
 from blockdraft.drafters.tensors import check_tensors
-from blockdraft.errors import CheckpointError
+from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.interop.zlab_config import parse_zlab_config
 from blockdraft.interop.zlab_config_dict import zlab_config_dict
 
@@ -41,8 +41,9 @@ _CODEBOOKS = tuple(f"candidate_selector.{side}_codebook" for side in ("predecess
 def read_zlab(path: str | Path) -> tuple[DFlashConfig, dict[str, Tensor]]:
     """Read a drafter folder; tensors by their z-lab names, codebooks without `.weight`.
 
-    Raises: CheckpointError if a file is missing or damaged, or if keys or tensors are missing,
-        unknown, contradictory or misshapen; it names the folder and them.
+    Raises: ConfigError if there is no such folder; CheckpointError if a file is missing or damaged,
+        or if keys or tensors are missing, unknown, contradictory or misshapen; it names the folder
+        and them.
     """
     folder = Path(path)
     raw = _read_config(folder)
@@ -118,6 +119,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     try:
         raw = json.loads(file.read_text("utf-8"))
     except FileNotFoundError as error:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder} is not a folder; give a drafter's folder") from error
         raise CheckpointError(
             f"{folder} holds no {CONFIG_FILE}; give a drafter's folder"
         ) from error

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from blockdraft.errors import CheckpointError, ConfigError
+from blockdraft.errors import CheckpointError, ConfigError, UserError
 from blockdraft.evaluation.plan.model import MeasuredAcceptance
 
 #: What names a row, and what its cycles are counted by.
@@ -24,21 +24,30 @@ def read_acceptances(
 
     Args:
         task, method: only rows of these; None takes all.
-    Raises: CheckpointError if the file is no result; ConfigError if no row is left.
+    Raises: CheckpointError if the file is no result, or none of its rows drafted; ConfigError if
+        there is no such file, or no row of this task and method.
     """
+    if not path.is_file():
+        raise ConfigError(f"{path} is not a file; give the JSON of `blockdraft evaluate --out`")
     found: dict[_Key, tuple[float, ...]] = {}
     for row in _rows(path):
         is_wanted = task in (None, row["task"]) and method in (None, row["method"])
         if is_wanted and (shares := _shares(row)):
             found.setdefault((row["task"], row["method"], row["temperature"]), shares)
     if not found:
-        raise ConfigError(
-            f"{path} has no row that drafted"
-            + (f" with task {task}" if task else "")
-            + (f" and method {method}" if method else "")
-            + "; run evaluate with a drafter, or name another task or method"
-        )
+        raise _no_row(path, task, method)
     return [MeasuredAcceptance(_label(key, found), shares) for key, shares in found.items()]
+
+
+def _no_row(path: Path, task: str | None, method: str | None) -> UserError:
+    """What to raise where no row is left: the choice of rows is to blame, if there was one."""
+    asked = {"task": task, "method": method}
+    given = " and ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
+    if not given:
+        return CheckpointError(f"{path} has no row that drafted; run evaluate with a drafter")
+    return ConfigError(
+        f"{path} has no row that drafted with {given}; name another, or leave it out"
+    )
 
 
 def _label(key: _Key, every: Iterable[_Key]) -> str:
