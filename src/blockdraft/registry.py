@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from blockdraft.drafters.base import Drafter
-from blockdraft.errors import CheckpointError, ConfigError
+from blockdraft.errors import ConfigError
 from blockdraft.types import TargetHandle
 
 ENTRY_POINT_GROUP = "blockdraft.drafters"
@@ -33,6 +33,8 @@ _BUILT_IN = {
     "dflash": "blockdraft.drafters.dflash:DFlashDrafter",
     "dflash2": "blockdraft.drafters.dflash2:DFlash2Drafter",
 }
+#: Methods that are trained, the best first: that of `auto` is the first that is shipped.
+TRAINED_METHODS = ("dflash2", "dflash")
 #: Behind a name or folder: text that repeats is looked up, and the drafter drafts the rest.
 LOOKUP = "+ngram"
 #: Shortest run of tokens that must have occurred before: of one alone, a drafter knows better.
@@ -88,8 +90,7 @@ def load_drafter(
             f"num_draft_tokens is {num_draft_tokens}; it must be 0 (off) to {MAX_DRAFT_TOKENS}"
         )
     name, folder, names = str(name_or_path), Path(name_or_path), drafter_names()
-    if name.endswith(LOOKUP) and name not in names and not folder.is_dir():
-        first = name.removesuffix(LOOKUP)
+    if (first := without_lookup(name)) != name:
         if first in ("", NONE, "ngram") or first.endswith(LOOKUP):
             raise ConfigError(f"drafter {name!r}: put one drafter with a model before {LOOKUP!r}")
         inner = load_drafter(first, target, num_draft_tokens=num_draft_tokens, dtype=dtype)
@@ -101,12 +102,19 @@ def load_drafter(
     dtype = dtype or target.info.dtype
     if name not in names:
         drafter = _load_folder(folder, target, num_draft_tokens, dtype)
-    elif name in ("dflash", "dflash2"):
-        drafter = _load_folder(_shipped(name, target), target, num_draft_tokens, dtype)
+    elif name in TRAINED_METHODS:
+        shipped = checkpoint_folder(name, target.info.name)
+        drafter = _load_folder(shipped, target, num_draft_tokens, dtype)
     else:
         drafter = drafter_class(name).create(target, num_draft_tokens=num_draft_tokens, dtype=dtype)
     drafter.bind(target)
     return drafter
+
+
+def without_lookup(name: str) -> str:
+    """What drafts behind the lookup; a folder that is itself called so keeps its name."""
+    is_called_so = name in drafter_names() or Path(name).is_dir()
+    return name if is_called_so else name.removesuffix(LOOKUP)
 
 
 def add_lookup(inner: Drafter) -> Drafter:
@@ -115,6 +123,32 @@ def add_lookup(inner: Drafter) -> Drafter:
     lookup = drafter_class("ngram")(inner.num_draft_tokens, min_n=_LOOKUP_MIN_N)
     drafter: Drafter = first.LookupFirst(lookup, inner)
     return drafter
+
+
+def checkpoint_folder(name: str, target_name: str) -> Path:
+    """The folder of the trained drafter that a name stands for, whether text is looked up or not.
+
+    Args:
+        name: `auto`, `dflash2` or `dflash`: the one shipped for the target; or a folder. Each may
+            end in `+ngram`.
+    Raises: ConfigError if it stands for none.
+    """
+    name = without_lookup(name)
+    methods = TRAINED_METHODS if name == "auto" else [m for m in TRAINED_METHODS if m == name]
+    found = (shipped_checkpoint(method, target_name) for method in methods)
+    folder = next((each for each in found if each is not None), None)
+    if folder is not None:
+        return folder
+    if methods:
+        raise ConfigError(
+            f"no {' or '.join(methods)} drafter comes with the package for {target_name}; give the"
+            " folder of one, train one, or use 'ngram'"
+        )
+    if name in drafter_names():
+        raise ConfigError(f"{name!r} is no trained drafter; give a checkpoint's folder")
+    if not Path(name).is_dir():
+        raise ConfigError(_unknown(name))
+    return Path(name)
 
 
 def shipped_checkpoint(method: str, target_name: str) -> Path | None:
@@ -131,16 +165,6 @@ def recorded_target(folder: Path) -> str | None:
     reader = importlib.import_module(_CHECKPOINT_READER)
     found: str | None = reader.read_provenance(folder).get("target_fingerprint")
     return found
-
-
-def _shipped(method: str, target: TargetHandle) -> Path:
-    folder = shipped_checkpoint(method, target.info.name)
-    if folder is None:
-        raise CheckpointError(
-            f"no {method} drafter comes with the package for {target.info.name}; give the folder of"
-            " one, train one, or use 'ngram'"
-        )
-    return folder
 
 
 def _load_folder(

@@ -45,11 +45,19 @@ def test_json_has_findings_figures_and_where_it_comes_from(
     assert (ran.code == 1) == any(each["level"] == "fault" for each in found["findings"])
 
 
+def test_what_drafts_behind_a_lookup_is_examined(doctor: Cli, drafter_folder: Path) -> None:
+    ran = doctor("--drafter", f"{drafter_folder}+ngram", "--json")
+    assert json.loads(ran.out)["provenance"]["drafter"] == str(drafter_folder)
+    assert f"examining {drafter_folder}, which drafts behind the lookup" in ran.err.splitlines()
+    alone = doctor("--drafter", drafter_folder, "--json")
+    assert f"examining {drafter_folder}" in alone.err.splitlines()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         ((), 2, "no dflash2 or dflash drafter comes with the package for tiny"),
-        (("--drafter", "ngram"), 2, "is no folder of a checkpoint"),
+        (("--drafter", "ngram"), 2, "is no trained drafter"),
         (("--features", "nowhere"), 2, "is not a folder"),
         (("--features", "a", "--answers", "b"), 2, "both given"),
     ],

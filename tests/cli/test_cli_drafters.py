@@ -120,6 +120,17 @@ def test_inspect_says_what_a_drafter_is(cli: Cli, drafter_folder: Path) -> None:
     assert rows["selector"] == "top 16, rank 8"
 
 
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("dflash2", "dflash2"), ("dflash", "dflash"), ("auto", "dflash2"), ("dflash+ngram", "dflash")],
+)
+def test_inspect_takes_the_names_of_what_is_shipped(cli: Cli, name: str, method: str) -> None:
+    rows = _rows(cli("inspect", name))
+    folder = Path(rows["folder"])
+    assert folder.is_dir()
+    assert (folder.name, rows["method"]) == (f"smollm2-135m-{method}", method)
+
+
 def test_inspect_names_every_tensor_that_is_wrong(cli: Cli, drafter_folder: Path) -> None:
     file = drafter_folder / "model.safetensors"
     tensors = load_file(file)
@@ -137,9 +148,14 @@ def test_inspect_refuses_what_is_no_drafter(cli: Cli, target_folder: Path, tmp_p
     for path in (tmp_path / "nothing", target_folder / "config.json"):
         ran = cli("inspect", path)
         assert ran.code == 2
-        assert ran.error == (
-            f"error: {path} is not a folder; give the folder of a drafter checkpoint"
-        )
+        assert ran.error.startswith(f"error: no drafter '{path}': not a name (dflash, ")
+        assert "and not a folder" in ran.error
+    ran = cli("inspect", "ngram")
+    assert ran.code == 2
+    assert ran.error == "error: 'ngram' is no trained drafter; give a checkpoint's folder"
+    ran = cli("inspect", "dflash2", "--target", "another")
+    assert ran.code == 2
+    assert ran.error.startswith("error: no dflash2 drafter comes with the package for another; ")
     for folder, words in ((tmp_path, "holds no config.json"), (target_folder, "LlamaForCausalLM")):
         ran = cli("inspect", folder)
         assert (ran.code, ran.out) == (1, "")

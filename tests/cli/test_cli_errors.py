@@ -136,7 +136,7 @@ def test_an_unknown_target(cli: Cli, target: str, code: int, message: str) -> No
 
 def test_no_drafter_is_shipped_for_this_target(generate: Cli) -> None:
     ran = generate("hello", "--drafter", "dflash2")
-    assert (ran.code, ran.out) == (FAILURE, "")
+    assert (ran.code, ran.out) == (USAGE, "")
     assert ran.error.startswith("error: no dflash2 drafter comes with the package for tiny; ")
 
 

@@ -17,7 +17,7 @@ from blockdraft import registry
 from blockdraft.drafters.dflash2 import DFlash2Drafter
 from blockdraft.drafters.lookup_first import LookupFirst
 from blockdraft.drafters.ngram import NgramDrafter
-from blockdraft.errors import CheckpointError, ConfigError
+from blockdraft.errors import ConfigError
 from blockdraft.interop.zlab import write_zlab
 from tests.drafters.tiny import random_tensors, tiny_drafter_config
 from tests.fakes.models import tiny_target
@@ -87,7 +87,7 @@ def test_dtype_can_be_chosen(folder: Path) -> None:
 def test_shipped_checkpoints_are_found_by_target(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(CheckpointError, match=f"no dflash2 drafter .* for {TARGET.info.name}"):
+    with pytest.raises(ConfigError, match=f"no dflash2 drafter .* for {TARGET.info.name}"):
         registry.load_drafter("dflash2", TARGET)
     folder.rename(folder.parent / f"{TARGET.info.name}-dflash2")
     monkeypatch.setattr(registry, "_SHIPPED", folder.parent)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _Drafter = Annotated[
     str,
     typer.Option(
-        help="Folder of a checkpoint; or auto, dflash2, dflash: the one shipped for the target."
+        help="Folder of a checkpoint; or auto, dflash2, dflash: the one shipped for the target. "
+        "With +ngram, what is behind the lookup."
     ),
 ]
 _Features = Annotated[
@@ -53,12 +54,15 @@ def doctor(
     Decodes prompts, and puts the same blocks through the training path. Without --features and
     --answers, the prompts are the package's own. Exit code 1 if there is a fault.
     """
+    from blockdraft.registry import without_lookup
     from blockdraft.targets.load import load_target
     from blockdraft.targets.sources import resolve
     from blockdraft.training.doctor.examine import examine, open_recorded
     from blockdraft.training.doctor.subject import open_subject
 
     subject = open_subject(drafter, resolve(target, progress=options.note))
+    behind = "" if without_lookup(drafter) == drafter else ", which drafts behind the lookup"
+    options.note(f"examining {subject.folder}{behind}")
     recorded = open_recorded(features, answers, num)
     loaded = load_target(target, dtype=dtype, log=options.note)
     if recorded is not None:

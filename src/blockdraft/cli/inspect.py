@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(help="Folder of a drafter checkpoint.")],
+    drafter: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of a checkpoint; or auto, dflash2, dflash: the one shipped for the target."
+        ),
+    ],
+    target: Annotated[
+        str, typer.Option(help="Name of the target whose drafter such a name means.")
+    ] = "smollm2-135m",
 ) -> None:
     """Check a drafter's files and say what it is; faults are named."""
-    from blockdraft.errors import ConfigError
     from blockdraft.interop.zlab import read_provenance, read_zlab
+    from blockdraft.registry import checkpoint_folder
 
-    if not path.is_dir():
-        raise ConfigError(f"{path} is not a folder; give the folder of a drafter checkpoint")
+    path = checkpoint_folder(drafter, target)
     config, tensors = read_zlab(path)
     num_parameters = sum(t.numel() for t in tensors.values() if t.is_floating_point())
     num_bytes = sum(tensor.nbytes for tensor in tensors.values())
     recorded = read_provenance(path)
     rows = {
+        "folder": path,
         "method": config.method,
         "block": f"{config.block_size} rows: the anchor and {config.num_draft_tokens} drafts",
         "layers": config.num_layers,

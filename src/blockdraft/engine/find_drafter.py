@@ -9,6 +9,7 @@ from blockdraft.drafters.base import Drafter
 from blockdraft.errors import CheckpointError
 from blockdraft.registry import (
     NONE,
+    TRAINED_METHODS,
     add_lookup,
     load_drafter,
     recorded_target,
@@ -19,9 +20,6 @@ from blockdraft.targets.sources.wheel import cache_folder
 from blockdraft.types import ROUNDED_FROM, TargetInfo
 
 AUTO = "auto"
-
-#: Methods of which a checkpoint may come with the package, the best first.
-_SHIPPED_METHODS = ("dflash2", "dflash")
 
 
 def find_drafter(
@@ -48,7 +46,7 @@ def find_drafter(
 
 
 def _candidates(target: Target, log: Callable[[str], None]) -> Iterator[Path]:
-    for method in _SHIPPED_METHODS:
+    for method in TRAINED_METHODS:
         folder = shipped_checkpoint(method, target.info.name)
         if folder is not None and _is_made_for(folder, target.info, log):
             yield folder

@@ -157,8 +157,8 @@ def test_names_of_drafters(trained: Trained, tmp_path: Path) -> None:
     for name, words in (
         ("auto", "no dflash2 or dflash drafter comes with the package"),
         ("dflash", "no dflash drafter comes with the package"),
-        ("ngram", "is no folder of a checkpoint"),
-        (str(tmp_path / "none"), "is no folder of a checkpoint"),
+        ("ngram", "is no trained drafter"),
+        (str(tmp_path / "none"), "not a name .* and not a folder"),
     ):
         with pytest.raises(ConfigError, match=words):
             open_subject(name, source)

@@ -9,13 +9,9 @@ from pathlib import Path
 from torch import Tensor
 
 from blockdraft.drafters.config import DFlashConfig
-from blockdraft.errors import ConfigError
 from blockdraft.interop.zlab import read_provenance, read_written_config, read_zlab
-from blockdraft.registry import shipped_checkpoint
+from blockdraft.registry import checkpoint_folder
 from blockdraft.targets.sources import SourceFiles
-
-#: Methods that are trained; the first that is shipped for a target is "auto".
-_METHODS = ("dflash2", "dflash")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +42,10 @@ def open_subject(drafter: str, source: SourceFiles) -> Subject:
     """Read a drafter's checkpoint.
 
     Args:
-        drafter: a folder; or `auto`, `dflash2` or `dflash`: the one shipped for the target.
+        drafter: as `checkpoint_folder` takes it.
     Raises: ConfigError if there is none; CheckpointError if its files are damaged.
     """
-    folder = find_checkpoint(drafter, source.name)
+    folder = checkpoint_folder(drafter, source.name)
     config, tensors = read_zlab(folder)
     return Subject(
         folder=folder,
@@ -59,26 +55,3 @@ def open_subject(drafter: str, source: SourceFiles) -> Subject:
         provenance=read_provenance(folder),
         source=source,
     )
-
-
-def find_checkpoint(drafter: str, target_name: str) -> Path:
-    """The folder that a drafter's name stands for.
-
-    Raises: ConfigError if it stands for none.
-    """
-    methods = _METHODS if drafter == "auto" else [each for each in _METHODS if each == drafter]
-    for method in methods:
-        found = shipped_checkpoint(method, target_name)
-        if found is not None:
-            return found
-    if methods:
-        raise ConfigError(
-            f"no {' or '.join(methods)} drafter comes with the package for {target_name}; give the"
-            " folder of one with --drafter"
-        )
-    if not Path(drafter).is_dir():
-        raise ConfigError(
-            f"--drafter {drafter} is no folder of a checkpoint; give one, or auto, dflash2 or"
-            " dflash for the one that comes with the package"
-        )
-    return Path(drafter)
