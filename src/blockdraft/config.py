@@ -38,6 +38,8 @@ def load_recipe(path: Path | str, kind: type[Recipe], overrides: Sequence[str] =
         raise ConfigError(f"recipe {path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"recipe {path} is no TOML: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"recipe {path} is no TOML: it is nested too deep") from None
     for override in overrides:
         _apply(table, override)
     return build_recipe(table, kind)

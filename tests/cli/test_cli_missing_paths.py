@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,17 @@ RECIPES = {
     "answers": 'target = "{target}"\nout = "out"\n[[sources]]\nname = "p"\nfile = "p.jsonl"\n',
     "features": 'target = "{target}"\n[data]\nfeatures = "nowhere"\n[run]\nout = "run"\n',
     "training": 'target = "{target}"\n[data]\nanswers = "nowhere.jsonl"\n[run]\nout = "run"\n',
+}
+
+ROW = {
+    "id": "a",
+    "source": "s",
+    "temperature": 0.0,
+    "seed": 1,
+    "prompt_ids": [1, 2],
+    "token_ids": [3, 4],
+    "finish_reason": "stop",
+    "is_looping": False,
 }
 
 #: {target} is a model's folder, {drafter} a drafter's; files of WRONG and RECIPES lie about.
@@ -75,6 +88,21 @@ WRONG = (
     "regenerate answers.toml --unpack wrong",
     "regenerate answers.toml --pack kept.npz",
     "train features.toml --set data.features=empty",
+    "evaluate --out R.json --target {target} --tasks deep",
+    "check-lossless --target {target} --task deep",
+    "plan --target {target} --from deep",
+    "report deep -o R.html",
+    "trace --from deep -o T.html",
+    "inspect deep_folder",
+    "generate hi --target deep_folder",
+    "generate hi --target {target} --drafter deep_folder",
+    "doctor --target {target} --drafter {drafter} --features deep_folder",
+    "doctor --target {target} --drafter {drafter} --answers deep",
+    "doctor --target {target} --drafter {drafter} --answers deep_folder/fine.jsonl",
+    "doctor --target {target} --drafter {drafter} --answers infinite",
+    "regenerate deep.toml",
+    "train training.toml --set data.answers=deep",
+    "train training.toml --set data.answers=infinite",
     "train training.toml --set data.answers=wrong",
 )
 
@@ -89,6 +117,15 @@ def words(
     (work / "wrong").write_text("nothing\n")
     for name, text in RECIPES.items():
         (work / f"{name}.toml").write_text(text.format(target=target_folder))
+    deep = "[" * 100_000 + "\n"
+    for name in ("deep", "p.jsonl", "config.json", "index.json", "answers.meta.json"):
+        path = work / name if name == "deep" else work / "deep_folder" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(deep)
+    (work / "deep_folder" / "fine.jsonl").write_text(json.dumps(ROW) + "\n")
+    (work / "infinite").write_text(json.dumps(ROW | {"seed": math.inf}) + "\n")
+    recipe = 'data_dir = "."\n' + RECIPES["answers"].format(target=target_folder)
+    (work / "deep.toml").write_text(recipe.replace("p.jsonl", "deep_folder/p.jsonl"))
     monkeypatch.chdir(work)
     monkeypatch.delenv("BLOCKDRAFT_DATA", raising=False)
     return {"target": target_folder, "drafter": drafter_folder}
@@ -110,4 +147,7 @@ def test_a_file_that_is_something_else_is_a_failure(
 ) -> None:
     ran = cli(*(word.format(**words) for word in line.split()))
     assert (ran.code, ran.out) == (FAILURE, ""), ran.err
-    assert ran.error
+    if "deep" in line or "infinite" in line:
+        where = ("deep_folder/", "deep:1 ", "deep ", "deep,", "infinite:1 ")
+        assert any(word in ran.error for word in where), ran.error
+        assert len(ran.error) < 250

@@ -76,7 +76,7 @@ def trace(
             weights=weights,
         )
         found = _record(llm, text, raw, params)
-    _write(found, out, json_out)
+    _write(found, out, json_out, source)
 
 
 def _check_ends(
@@ -105,15 +105,18 @@ def _record(llm: LLM, text: str, raw: bool, params: SamplingParams) -> dict[str,
     return record_trace(llm, llm.loaded.codec.encode(text) if raw else text, params)
 
 
-def _write(found: dict[str, Any], out: Path | None, json_out: Path | None) -> None:
-    from blockdraft.report.trace_page import trace_page
+def _write(
+    found: dict[str, Any], out: Path | None, json_out: Path | None, source: Path | None
+) -> None:
+    from blockdraft.report.trace_page import page_of_file, trace_page
     from blockdraft.report.write import write_text
 
     if json_out is not None:
         write_text(json_out, json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
         options.note(f"wrote {json_out}")
     if out is not None:
-        write_text(out, trace_page(found))
+        page = trace_page(found) if source is None else page_of_file(found, source)
+        write_text(out, page)
         options.note(f"wrote {out}; open it in a browser")
     if found.get("error") is not None:
         options.note(f"error: {found['error']}")

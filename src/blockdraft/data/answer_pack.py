@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from blockdraft.data.answers import Answer
 from blockdraft.errors import CheckpointError
+from blockdraft.json_text import parse_json
 
 Array = NDArray[Any]
 
@@ -63,14 +64,14 @@ def unpack_answers(
     """
     arrays = _load(path)
     try:
-        columns = json.loads(arrays["rows"].tobytes())
+        columns = parse_json(arrays["rows"].tobytes())
         answers = _split(arrays["token_ids"], arrays["answer_lens"])
         prompts = _prompts(arrays, columns["id"], prompt_ids, path)
         rows = zip(*(columns[name] for name in _FIELDS), prompts, answers, strict=True)
         names = (*_FIELDS, "prompt_ids", "token_ids")
         unpacked = [Answer.of(dict(zip(names, row, strict=True))) for row in rows]
-        recorded = json.loads(arrays["meta"].tobytes())["prompts_sha256"]
-    except (ValueError, KeyError, TypeError) as error:
+        recorded = parse_json(arrays["meta"].tobytes())["prompts_sha256"]
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise CheckpointError(f"{path} is no file of packed answers: {error!r}") from error
     if _prompts_hash(a.prompt_ids for a in unpacked) != recorded:
         raise CheckpointError(
@@ -86,7 +87,7 @@ def pack_meta(path: Path) -> dict[str, Any]:
     Raises: CheckpointError if the file is missing or damaged.
     """
     try:
-        return dict(json.loads(_load(path)["meta"].tobytes()))
+        return dict(parse_json(_load(path)["meta"].tobytes()))
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is no file of packed answers: {error!r}") from error
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from blockdraft.data.looping import is_looping
 from blockdraft.errors import CheckpointError, ConfigError
+from blockdraft.json_text import parse_json
 
 ANSWERS_NAME = "answers.jsonl"
 META_NAME = "answers.meta.json"
@@ -34,7 +35,7 @@ class Answer:
     def of(cls, row: Mapping[str, Any]) -> Answer:
         """An answer of a row of the file; a row without `is_looping` is looked at now.
 
-        Raises: KeyError, TypeError or ValueError if it is no such row.
+        Raises: KeyError, TypeError, ValueError or OverflowError (infinity) if it is no such row.
         """
         token_ids = tuple(map(int, row["token_ids"]))
         looping = row.get("is_looping")
@@ -75,10 +76,10 @@ def iter_answers(path: Path) -> Iterator[Answer]:
     ids: set[str] = set()
     for number, line in _whole_lines(path):
         try:
-            answer = Answer.of(json.loads(line.decode("utf-8")))
+            answer = Answer.of(parse_json(line.decode("utf-8")))
         except UnicodeDecodeError as error:
             raise CheckpointError(f"{path}:{number} is not UTF-8 ({error})") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise CheckpointError(f"{path}:{number} is no answer: {error!r}") from error
         if answer.id in ids:
             raise CheckpointError(f"{path}:{number} has the answer {answer.id} a second time")
@@ -125,7 +126,7 @@ def read_meta(folder: Path) -> dict[str, Any] | None:
     """
     path = folder / META_NAME
     try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
+        meta = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError as error:

@@ -26,6 +26,7 @@ from torch import Tensor
 from blockdraft.data.answer_pack import unpack_answers
 from blockdraft.data.answers import Answer, write_whole
 from blockdraft.errors import CheckpointError, ConfigError
+from blockdraft.json_text import parse_json
 
 INDEX_NAME = "index.json"
 SHARDS_NAME = "shards"
@@ -100,7 +101,7 @@ def read_index(folder: Path) -> FeatureIndex:
             f"{folder} is not a folder; make one with blockdraft regenerate and features.layer_ids"
         )
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table = parse_json(path.read_text(encoding="utf-8"))
         shards = tuple(
             ShardEntry(
                 file=str(entry["file"]),

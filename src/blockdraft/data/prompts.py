@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from blockdraft.data.recipe import AnswersRecipe, Source, Variant
 from blockdraft.errors import CheckpointError, ConfigError
+from blockdraft.json_text import parse_json
 
 _PLACE = re.compile(r"\{(\w+)\}")
 
@@ -147,7 +147,7 @@ def _file_rows(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
         for number, line in enumerate(file, 1):
             place = f"{path}:{number}"
             try:
-                row = json.loads(line.decode("utf-8"))
+                row = parse_json(line.decode("utf-8"))
             except UnicodeDecodeError as error:
                 raise CheckpointError(
                     f"{place} is not UTF-8 ({error}); convert the file"

@@ -24,6 +24,7 @@ from blockdraft.data.feature_shards import (
     write_index,
 )
 from blockdraft.errors import CheckpointError
+from blockdraft.json_text import parse_json
 from blockdraft.targets.sources.fingerprint import hash_file
 
 Log = Callable[[str], None]
@@ -137,7 +138,7 @@ def _rows(path: Path) -> Path:
 def _ids(path: Path) -> list[str]:
     _, _, metadata = map_shard(path)
     try:
-        return [str(sample_id) for sample_id in json.loads(metadata["ids"])]
+        return [str(sample_id) for sample_id in parse_json(metadata["ids"])]
     except (KeyError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} does not say which samples it holds: {error!r}") from error
 

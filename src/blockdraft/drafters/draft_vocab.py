@@ -7,7 +7,6 @@ of the head and of the codebooks are then counted within the subset; the loop se
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
@@ -15,6 +14,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from blockdraft.errors import ConfigError
+from blockdraft.json_text import parse_json
 from blockdraft.param_types import is_whole
 
 #: Name of the tensor that lists the tokens.
@@ -76,7 +76,7 @@ def read_draft_vocab(file: Path) -> list[int]:
     """
     try:
         text = file.read_text("utf-8")
-        ids = json.loads(text) if text.lstrip().startswith("[") else list(map(int, text.split()))
+        ids = parse_json(text) if text.lstrip().startswith("[") else list(map(int, text.split()))
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.evaluation.answers import ChunkRun
+from blockdraft.json_text import parse_json
 
 
 class Journal:
@@ -65,10 +66,10 @@ class Journal:
 
     def _read(self, lines: list[str], head: Mapping[str, str]) -> None:
         try:
-            found, *rest = [json.loads(line) for line in lines]
+            found, *rest = [parse_json(line) for line in lines]
             done = {entry["key"]: ChunkRun.from_json(entry["run"]) for entry in rest}
             had = found["settings"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{self.path} is damaged; delete it to begin anew") from error
         if had != head:
             had = had if isinstance(had, dict) else {}  # one digest of everything, once

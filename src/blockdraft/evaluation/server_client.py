@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from blockdraft.evaluation.server_metrics import (
     parse_metrics,
 )
 from blockdraft.evaluation.tasks import EvalPrompt
+from blockdraft.json_text import parse_json
 from blockdraft.types import SamplingParams
 
 #: Sent as the bearer token where it is set.
@@ -144,8 +144,8 @@ class ServerEngine:
                 for line in response.iter_lines():
                     data = line.removeprefix("data:").strip()
                     if line.startswith("data:") and data != "[DONE]":
-                        yield json.loads(data)
-        except (httpx.HTTPError, json.JSONDecodeError) as error:
+                        yield parse_json(data)
+        except (httpx.HTTPError, ValueError) as error:
             raise UserError(f"{url} failed: {error or type(error).__name__}") from error
 
     def _first_model(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.evaluation.task_sources import SOURCES, TaskSource
+from blockdraft.json_text import parse_json
 
 #: Names the folder that holds local copies of the public sets, as `<folder>/eval/<set>.jsonl`.
 DATA_VARIABLE = "BLOCKDRAFT_DATA"
@@ -139,9 +139,9 @@ def _parse(text: str, where: str) -> list[Any]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise CheckpointError(f"{where}, line {number} is not JSON: {error.msg}") from error
+                rows.append(parse_json(line))
+            except ValueError as error:
+                raise CheckpointError(f"{where}, line {number} is not JSON: {error}") from error
     if not rows:
         raise CheckpointError(f"{where} has no prompts")
     return rows

@@ -25,6 +25,7 @@ from blockdraft.drafters.tensors import check_tensors
 from blockdraft.errors import CheckpointError, ConfigError
 from blockdraft.interop.zlab_config import parse_zlab_config
 from blockdraft.interop.zlab_config_dict import zlab_config_dict
+from blockdraft.json_text import parse_json
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -78,7 +79,12 @@ def read_written_config(path: str | Path) -> DFlashConfig | None:
     """
     with _open_weights(Path(path)) as file:
         text = (file.metadata() or {}).get(_WRITTEN_CONFIG)
-    return None if text is None else parse_zlab_config(json.loads(text))
+    if text is None:
+        return None
+    try:
+        return parse_zlab_config(parse_json(text))
+    except ValueError as error:
+        raise CheckpointError(f"{path} has damaged metadata: {error}; fetch it again") from error
 
 
 def checkpoint_fingerprint(path: str | Path) -> str:
@@ -117,7 +123,7 @@ def write_zlab(
 def _read_config(folder: Path) -> dict[str, Any]:
     file = folder / CONFIG_FILE
     try:
-        raw = json.loads(file.read_text("utf-8"))
+        raw = parse_json(file.read_text("utf-8"))
     except FileNotFoundError as error:
         if not folder.is_dir():
             raise ConfigError(f"{folder} is not a folder; give a drafter's folder") from error

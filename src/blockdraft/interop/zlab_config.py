@@ -57,7 +57,7 @@ def parse_zlab_config(raw: Mapping[str, Any]) -> DFlashConfig:
 
 def _method(raw: Mapping[str, Any]) -> Method:
     names = raw.get("architectures")
-    if not isinstance(names, list) or len(names) != 1 or names[0] not in ARCHITECTURES:
+    if names not in [[known] for known in ARCHITECTURES]:
         raise CheckpointError(
             f"architectures is {names!r}; a drafter names one of {', '.join(ARCHITECTURES)}"
         )

@@ -58,7 +58,7 @@ class RopeConfig:
         """
         raw = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
         rope_type = raw.get("rope_type", raw.get("type", "default"))
-        if rope_type not in _FIELDS:
+        if not isinstance(rope_type, str) or rope_type not in _FIELDS:
             raise UnsupportedError(
                 f"rope type {rope_type!r} is not implemented; known: {', '.join(_FIELDS)}"
             )

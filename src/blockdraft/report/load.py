@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from blockdraft.errors import CheckpointError, ConfigError
-
-#: Keys that every row of a result has; all others may be absent.
-ROW_KEYS = ("task", "method", "concurrency", "temperature")
+from blockdraft.json_text import parse_json
+from blockdraft.report.row_faults import is_table_of_facts, row_fault
 
 TRACE_KIND, TRACE_VERSION = "blockdraft-trace", 1
 _TRACE_KEYS = ("prompt", "text", "params", "method", "first", "cycles", "tokens", "provenance")
@@ -50,10 +48,14 @@ def _run(path: Path, name: str) -> Run:
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise CheckpointError(f"{path} has no rows; give a JSON file that `evaluate --out` wrote")
     for i, row in enumerate(rows):
-        missing = [key for key in ROW_KEYS if key not in row]
-        if missing:
-            raise CheckpointError(f"{path}: row {i} has no {', '.join(missing)}; is it a result?")
-    return Run(name, rows, data.get("settings") or {}, data.get("provenance") or {})
+        fault = row_fault(row)
+        if fault is not None:
+            raise CheckpointError(f"{path}: row {i} {fault}; is it a result?")
+    about = {key: data.get(key) or {} for key in ("settings", "provenance")}
+    for key, table in about.items():
+        if not is_table_of_facts(table):
+            raise CheckpointError(f"{path}: {key} is not what `evaluate` writes; is it a result?")
+    return Run(name, rows, **about)
 
 
 def load_trace(path: Path) -> dict[str, Any]:
@@ -76,8 +78,8 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{path} is not a file; give a JSON file")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        data = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{path} holds no JSON object; give a result or a trace")

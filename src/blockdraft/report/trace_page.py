@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from blockdraft.errors import CheckpointError
 from blockdraft.report.document import THEME_BUTTON, document, escape
 from blockdraft.report.facts import fact_list, flat
 
@@ -22,6 +24,17 @@ _JUMPS = {
 
 #: What the scripts need of a trace; the rest is in the page's text already.
 _DATA_KEYS = ("params", "method", "first", "cycles", "tokens")
+
+
+def page_of_file(trace: Mapping[str, Any], path: Path) -> str:
+    """The page of a trace from a file; what that lacks shows only where the page is made.
+
+    Raises: CheckpointError naming the file.
+    """
+    try:
+        return trace_page(trace)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path} is no whole trace ({error!r}); record it again") from error
 
 
 def trace_page(trace: Mapping[str, Any]) -> str:

@@ -75,7 +75,7 @@ class DecoderConfig:
             CheckpointError: a key is missing, of the wrong type, or contradicts another.
         """
         model_type = config.get("model_type")
-        if model_type not in KNOWN:
+        if not isinstance(model_type, str) or model_type not in KNOWN:
             raise UnsupportedError(
                 f"model_type {model_type!r} is not one of the built-in decoder: {', '.join(KNOWN)}"
             )
@@ -195,6 +195,8 @@ def _windows(model_type: str, config: Mapping[str, Any], num_layers: int) -> tup
         window = _window(config) if config.get("sliding_window", 4096) is not None else None
         return (window,) * num_layers
     layer_types = config.get("layer_types")
+    if layer_types is not None and not _is_texts(layer_types):
+        raise CheckpointError(f"layer_types is {reprlib.repr(layer_types)}; it must list names")
     if not _flag(config, "use_sliding_window"):
         if layer_types is not None and set(layer_types) != {"full_attention"}:
             raise CheckpointError("layer_types has sliding layers but use_sliding_window is false")
@@ -211,6 +213,10 @@ def _windows(model_type: str, config: Mapping[str, Any], num_layers: int) -> tup
     if unknown:
         raise UnsupportedError(f"layer types {sorted(unknown)} are not implemented")
     return tuple(window if kind == "sliding_attention" else None for kind in layer_types)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _window(config: Mapping[str, Any]) -> int:

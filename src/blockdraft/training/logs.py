@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from blockdraft.json_text import parse_json
 from blockdraft.training.parallel import World
 from blockdraft.training.recipe import TrainRecipe
 
@@ -157,8 +158,8 @@ def keep_rows(file: Path, last_step: int) -> None:
 
 def _step_of(line: str) -> int | None:
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+        return int(parse_json(line)["step"])
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

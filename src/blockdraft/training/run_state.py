@@ -14,6 +14,7 @@ from torch import nn
 
 from blockdraft.config import as_plain
 from blockdraft.errors import ConfigError
+from blockdraft.json_text import parse_json
 from blockdraft.training import checkpoint as saved
 from blockdraft.training.ema import Ema
 from blockdraft.training.interfaces import DataStream, Evaluation, Export
@@ -89,7 +90,7 @@ class RunState:
 
         Raises: ConfigError or CheckpointError if it is the state of another drafter.
         """
-        self._compare(json.loads(state["recipe"]), state["facts"])
+        self._compare(parse_json(state["recipe"]), state["facts"])
         saved.load_model_state(self.parts.module, state["model"])
         saved.load_optimizer_state(self.optimizers, state["optimizer"])
         self._load_ema(state["ema"])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from blockdraft.errors import CheckpointError, ConfigError, UserError
 from blockdraft.evaluation.plan.model import MeasuredAcceptance
-
-#: What names a row, and what its cycles are counted by.
-_KEYS = ("task", "method", "temperature", "cycles")
+from blockdraft.json_text import parse_json
+from blockdraft.param_types import is_whole
 
 #: Task, method and temperature of a row.
 _Key = tuple[str, str, float]
@@ -69,13 +67,25 @@ def _shares(row: Mapping[str, Any]) -> tuple[float, ...]:
     return tuple(a / row["cycles"] for a, d in zip(accepted, drafted, strict=True) if d)
 
 
+def _is_row(row: Mapping[str, Any]) -> bool:
+    """Whether a row has what is read of it, as `evaluate` writes it."""
+    lists = [row.get(f"{name}_by_position") or [] for name in ("drafted", "accepted")]
+    return (
+        all(isinstance(row[key], str) for key in ("task", "method"))
+        and isinstance(row["temperature"], int | float)
+        and is_whole(row["cycles"])
+        and all(is_whole(count) for counts in lists for count in counts)
+        and (not all(lists) or (row["cycles"] > 0 and len(lists[0]) == len(lists[1])))
+    )
+
+
 def _rows(path: Path) -> list[Mapping[str, Any]]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
         rows = data["rows"]
-        if not isinstance(rows, list) or not all(row.keys() >= set(_KEYS) for row in rows):
+        if not isinstance(rows, list) or not all(map(_is_row, rows)):
             raise TypeError
-    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{path} is no result of `blockdraft evaluate --out`; give such a file"
         ) from error

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from blockdraft.json_text import parse_json
+
 #: Name of the memory beside the files.
 MEMORY_NAME = ".blockdraft-sha256.json"
 
@@ -47,7 +49,7 @@ def hash_file(path: Path) -> str:
 
 def _recall(folder: Path) -> dict[str, Any]:
     try:
-        memory = json.loads((folder / MEMORY_NAME).read_text())
+        memory = parse_json((folder / MEMORY_NAME).read_text())
     except (OSError, ValueError):
         return {}
     return memory if isinstance(memory, dict) else {}

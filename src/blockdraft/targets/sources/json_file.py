@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from blockdraft.errors import CheckpointError
+from blockdraft.json_text import parse_json
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises: CheckpointError naming the file if it is missing, broken, or no table.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing; a model folder must have it") from error
     except (OSError, ValueError) as error:

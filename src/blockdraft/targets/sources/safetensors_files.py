@@ -6,7 +6,6 @@ the header says. A download that was cut short is then named at once, not met as
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -17,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from blockdraft.errors import CheckpointError
+from blockdraft.json_text import parse_json
 
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
@@ -105,7 +105,7 @@ def _sharded_places(folder: Path, index: Path) -> dict[str, Path]:
 
 def _weight_map(index: Path) -> dict[str, str]:
     try:
-        weight_map = json.loads(index.read_text())["weight_map"]
+        weight_map = parse_json(index.read_text())["weight_map"]
         return {str(name): str(shard) for name, shard in weight_map.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{index} is damaged: {error!r}; fetch it again") from error
@@ -123,10 +123,10 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
         if size < 8 or header_len > size - 8:
             raise CheckpointError(f"{path} is cut short inside its header; fetch it again")
         try:
-            header = json.loads(file.read(header_len))
+            header = parse_json(file.read(header_len))
             header.pop("__metadata__", None)
             ends = [_checked_end(entry) for entry in header.values()]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise CheckpointError(f"{path} has a damaged header; fetch it again") from error
     expected = 8 + header_len + max(ends, default=0)
     if size != expected:
