@@ -243,6 +243,48 @@ def test_evaluation_and_export_see_averaged_weights(tmp_path: Path) -> None:
     assert parts.module.training
 
 
+def test_an_evaluation_that_fails_loses_no_step_and_is_made_up_for(tmp_path: Path) -> None:
+    def evaluate(step: int, module: nn.Module) -> dict[str, float]:
+        return {"drawn": float(torch.rand(()))}
+
+    def fail(step: int, module: nn.Module) -> dict[str, float]:
+        if step == 4:
+            raise RuntimeError("no room")
+        return evaluate(step, module)
+
+    recipes = [
+        with_run(tiny_recipe(tmp_path / name), evaluate_every=2, save_every=2)
+        for name in ("straight", "broken")
+    ]
+
+    def parts(recipe: Recipe, evaluation: Any) -> Parts:
+        return tiny_parts(recipe, objective=TinyObjective(noise=0.1), evaluations=(evaluation,))
+
+    straight, broken = recipes
+    _, whole = run(straight, parts(straight, evaluate))
+    with pytest.raises(RuntimeError, match="no room"):
+        run(broken, parts(broken, fail))
+    state = checkpoints_of(broken).read_latest()
+    assert state is not None
+    assert state["step"] == 4
+    _, again = run(broken, parts(broken, evaluate), resume=True)
+    assert_same(weights(whole.module), weights(again.module))
+    for key in ("loss", "heldout"):
+        assert [r[key] for r in rows(straight, key)] == [r[key] for r in rows(broken, key)]
+    run(broken, parts(broken, fail), resume=True)  # nothing is left, and nothing is done again
+    assert len(rows(broken, "heldout")) == 3
+
+
+def test_figures_of_a_run_are_those_without_evaluation(tmp_path: Path) -> None:
+    recipes = [with_run(tiny_recipe(tmp_path / str(n)), evaluate_every=n) for n in (0, 1)]
+    found = []
+    for recipe in recipes:
+        evaluation = lambda step, module: {"drawn": float(torch.rand(()))}  # noqa: E731
+        more = {"objective": TinyObjective(noise=0.1), "evaluations": (evaluation,)}
+        found.append(weights(run(recipe, tiny_parts(recipe, **more))[1].module))
+    assert_same(*found)
+
+
 def test_a_batch_that_cannot_be_dealt_out_is_refused(tmp_path: Path) -> None:
     batch = BatchRecipe(sequences_per_step=8, sequences_per_pass=3)
     recipe = tiny_recipe(tmp_path, batch=batch)

@@ -82,6 +82,13 @@ class RunLog:
         few = {name: value for name, value in figures.items() if not name[-1].isdigit()}
         self._screen.say(f"step {step}: " + "  ".join(f"{k} {_short(v)}" for k, v in few.items()))
 
+    def lacks_figures(self, step: int) -> bool:
+        """Whether the file has no figures of an evaluation at this step; for the first process."""
+        if not self.is_first:
+            return False
+        rows = map(parse_json, self.file.read_text(encoding="utf-8").splitlines())
+        return not any(row["step"] == step and "heldout" in row for row in rows)
+
     def event(self, step: int, text: str) -> None:
         """Something that happened, for the user and the file."""
         if self.is_first:

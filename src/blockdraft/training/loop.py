@@ -1,4 +1,4 @@
-"""THE training loop: step, log, evaluate, save. For any method, on any number of processes."""
+"""THE training loop: step, log, save, evaluate. For any method, on any number of processes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blockdraft.errors import ConfigError
+from blockdraft.training.checkpoint import load_random_state, random_state
 from blockdraft.training.logs import open_log
 from blockdraft.training.meter import Meter
 from blockdraft.training.parallel import World, is_any, wait_for_all, whole_weights
@@ -42,6 +43,8 @@ def train(recipe: TrainRecipe, parts: Parts, world: World, *, resume: bool = Fal
     with stop_on_signals() as stop, open_log(recipe, state.step, world) as log:
         for note in state.notes:
             log.event(state.step, note)
+        if _is_due_for_figures(state) and is_any(log.lacks_figures(state.step), world):
+            log.heldout(state.step, _evaluate(state))  # the run before ended first
         meter, is_stopped = Meter(world, state.step, max_steps), False
         while state.step < max_steps and not is_stopped:
             started = time.perf_counter()
@@ -52,12 +55,10 @@ def train(recipe: TrainRecipe, parts: Parts, world: World, *, resume: bool = Fal
             is_last = is_stopped or state.step == max_steps
             if is_last or _is_due(state, run.log_every):
                 log.training(meter.row(state.step, state.optimizers.rates()))
-            if run.evaluate_every and (
-                state.step == max_steps or (not is_stopped and _is_due(state, run.evaluate_every))
-            ):
-                log.heldout(state.step, _evaluate(state))
             if is_last or _is_due(state, run.save_every):
-                file = _save(state)
+                file = _save(state)  # first: an evaluation that fails loses no step
+            if _is_due_for_figures(state) and (not is_stopped or state.step == max_steps):
+                log.heldout(state.step, _evaluate(state))
         stopped_by = (stop.reason or "another process") if state.step < max_steps else None
         log.event(state.step, _last_words(state, stopped_by, file))
     return Outcome(state.step, file, stopped_by)
@@ -65,6 +66,12 @@ def train(recipe: TrainRecipe, parts: Parts, world: World, *, resume: bool = Fal
 
 def _is_due(state: RunState, every: int) -> bool:
     return every > 0 and state.step % every == 0
+
+
+def _is_due_for_figures(state: RunState) -> bool:
+    every = state.recipe.run.evaluate_every
+    is_last = state.step == state.recipe.schedule.max_steps
+    return every > 0 and state.step > 0 and (is_last or _is_due(state, every))
 
 
 def _need_empty(state: RunState) -> Path:
@@ -90,13 +97,19 @@ def _resume(state: RunState) -> Path:
 
 
 def _evaluate(state: RunState) -> dict[str, float]:
-    """Held-out figures of the averaged weights; the other processes wait for the first."""
+    """Held-out figures of the averaged weights; the other processes wait for the first.
+
+    The next step's random numbers are those of a run that does not evaluate: what was saved before
+    goes on alike.
+    """
     figures: dict[str, float] = {}
+    random = random_state()
     with state.averaged(), whole_weights(state.wrapped):
         if state.world.is_first:
             for evaluation in state.parts.evaluations:
                 figures |= evaluation(state.step, state.parts.module)
         wait_for_all(state.world)
+    load_random_state(random)
     return figures
 
 
