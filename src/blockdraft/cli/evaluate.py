@@ -29,7 +29,14 @@ _OF_OUR_ENGINE = (
 )
 
 
-_Out = Annotated[Path, typer.Option("--out", help="JSON file to write.")]
+_Out = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        callback=options.output,
+        help="JSON file to write; folders that are missing are made.",
+    ),
+]
 _Tasks = Annotated[
     str,
     typer.Option(

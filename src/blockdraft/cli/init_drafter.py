@@ -12,7 +12,12 @@ from blockdraft.cli import options
 
 def init_drafter(
     target: Annotated[str, typer.Argument(help="The target it is for.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write; must not exist.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--out", help="Folder to write; must not exist. Those above it are made."
+        ),
+    ],
     method: Annotated[str, typer.Option(help="dflash2 or dflash.")] = "dflash2",
     layers: Annotated[int, typer.Option(help="Layers of the drafter.")] = 3,
     block_size: Annotated[int, typer.Option(help="Rows of a block, the anchor included.")] = 8,

@@ -68,8 +68,39 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="key=value over the recipe; may be given several times."),
 ]
-JsonFile = Annotated[Path | None, typer.Option("--out", help="JSON file to write.")]
-HtmlFile = Annotated[Path | None, typer.Option("-o", "--out", help="HTML page to write.")]
+
+
+def output(path: Path | None) -> Path | None:
+    """A file to write, checked before the work and not after it.
+
+    Raises: ConfigError if it is a folder, or cannot be in one.
+    """
+    from blockdraft.errors import ConfigError
+
+    if path is not None and path.is_dir():
+        raise ConfigError(f"{path} is a folder; give the file to write")
+    parents = () if path is None else path.parents
+    blocked = next((each for each in parents if each.exists() and not each.is_dir()), None)
+    if blocked is not None:
+        raise ConfigError(f"{path} cannot be written: {blocked} is a file and no folder")
+    return path
+
+
+JsonFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", callback=output, help="JSON file to write; folders that are missing are made."
+    ),
+]
+HtmlFile = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--out",
+        callback=output,
+        help="HTML page to write; folders that are missing are made.",
+    ),
+]
 
 
 def note(message: str) -> None:

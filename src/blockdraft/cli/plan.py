@@ -53,7 +53,12 @@ _FromResult = Annotated[
 _Task = Annotated[str | None, typer.Option(help="Only this task of --from.")]
 _Method = Annotated[str | None, typer.Option(help="Only this method of --from.")]
 _Repeats = Annotated[int, typer.Option(help="Timed rounds; medians count.")]
-_Svg = Annotated[Path | None, typer.Option("--svg", help="Plot to write.")]
+_Svg = Annotated[
+    Path | None,
+    typer.Option(
+        "--svg", callback=options.output, help="Plot to write; folders that are missing are made."
+    ),
+]
 
 
 def plan(

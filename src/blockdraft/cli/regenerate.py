@@ -32,7 +32,9 @@ def regenerate(
     pack: Annotated[
         Path | None,
         typer.Option(
-            help="Write the answers there in a compact form that names prompts by id; ask nothing."
+            callback=options.output,
+            help="Write the answers there in a compact form that names prompts by id; ask nothing. "
+            "Folders that are missing are made.",
         ),
     ] = None,
     unpack: Annotated[

@@ -17,7 +17,9 @@ def report(
     out: options.HtmlFile = None,
     figures: Annotated[
         Path | None,
-        typer.Option(help="Folder to write every chart to, as SVG and PNG, for papers."),
+        typer.Option(
+            help="Folder to write every chart to, as SVG and PNG, for papers; made if missing."
+        ),
     ] = None,
     title: Annotated[
         str | None, typer.Option(help="Head of the page. If not given: the target's name.")

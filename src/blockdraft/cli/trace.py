@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 _Prompt = Annotated[
     str | None, typer.Argument(help="The prompt; - reads it from stdin. Or give --from.")
 ]
-_JsonOut = Annotated[Path | None, typer.Option("--json", help="JSON file to write the trace to.")]
+_JsonOut = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        callback=options.output,
+        help="JSON file to write the trace to; folders that are missing are made.",
+    ),
+]
 _Source = Annotated[
     Path | None,
     typer.Option("--from", help="Make the page of such a file; no model is loaded."),

@@ -45,6 +45,7 @@ def pack_answers(
     arrays["rows"] = np.frombuffer(json.dumps(columns).encode(), np.uint8)
     origin = {**(meta or {}), "prompts_sha256": _prompts_hash(a.prompt_ids for a in answers)}
     arrays["meta"] = np.frombuffer(json.dumps(origin).encode(), np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
