@@ -55,6 +55,19 @@ def test_wrong_options_name_what_is_allowed(
     assert ran.error == f"error: {message}"
 
 
+@pytest.mark.parametrize("command", ["generate hi", "trace hi -o x", "evaluate --out x"])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--temperature", "-1"), ("--top-p", "2"), ("--top-k", "-1"), ("--max-tokens", "-1")],
+)
+def test_wrong_sampling_is_told_before_a_model_is_looked_for(
+    cli: Cli, command: str, option: str, value: str
+) -> None:
+    ran = cli(*command.split(), "--target", "./nowhere", option, value)
+    assert (ran.code, ran.out) == (USAGE, "")
+    assert ran.error.startswith(f"error: {option[2:].replace('-', '_')} is {value}")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words", "command"),
     [

@@ -52,6 +52,8 @@ class Settings:
             raise ConfigError(f"concurrency is {list(self.concurrency)}; each must be 1 or more")
         if self.max_tokens < 2:
             raise ConfigError(f"max_tokens is {self.max_tokens}; speed needs at least 2")
+        # Whatever the temperatures, what would be wrong for one of them is told.
+        SamplingParams(top_p=self.top_p, top_k=self.top_k)
         for temperature in self.temperatures:
             self.sampling(temperature)
 
