@@ -131,9 +131,8 @@ class BlockModel:
         fits = self.config.conv_kernel_size in (0, 2)
         if not (wanted and fits) or head is None or self._target is None:
             return None
-        if self._head_rows is not None:
-            head, bias = self._head_rows
-            assert bias is None, "native targets have no bias in their head"
+        if self.vocab.ids is not None:
+            head = head.packed_rows(self.vocab.ids)
         return head, self._target.embedding  # type: ignore[attr-defined]
 
     def describe(self, name: str) -> dict[str, Any]:

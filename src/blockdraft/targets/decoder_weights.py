@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -63,7 +64,14 @@ def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def check_weights(config: DecoderConfig, weights: Mapping[str, Tensor]) -> None:
+class HasShape(Protocol):
+    """A tensor, or what stands for one."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+
+def check_weights(config: DecoderConfig, weights: Mapping[str, HasShape]) -> None:
     """Raise CheckpointError unless the tensors are exactly those the config asks for.
 
     A tied model may carry a copy of its head: it is used, and must have the right shape.

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from blockdraft.errors import CheckpointError, ConfigError, UnsupportedError
 from blockdraft.kernels.choose import choose_backend, choose_kernels
+from blockdraft.kernels.grouped_weight import GroupedWeight
 from blockdraft.targets.base import Target
 from blockdraft.targets.config import DecoderConfig
 from blockdraft.targets.decoder import DecoderTarget
 from blockdraft.targets.exact import ExactTarget
-from blockdraft.targets.sources import SourceFiles, load_weights, resolve
+from blockdraft.targets.sources import SourceFiles, load_grouped_weights, load_weights, resolve
 from blockdraft.targets.tokenizer import TextCodec
 from blockdraft.types import ROUNDED_FROM, TargetInfo
 
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
 Log = Callable[[str], None]
 
-#: Number formats of the weights that can be asked for by name, beside those they are computed in.
-WEIGHTS = ("int8",)
+#: What can be asked of the weights by name: the matrices rounded to 8 bits, or expanded to bfloat16
+#: in memory where they would be read as the file holds them.
+WEIGHTS = ("int8", "bfloat16")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -41,9 +43,15 @@ class LoadedTarget:
 
     @property
     def weights(self) -> str:
-        """Format of the target's matrices."""
+        """Numbers of the target's matrices."""
         info = self.target.info
         return str(info.extra.get("weights", _dtype_name(info.dtype)))
+
+    @property
+    def weights_in_memory(self) -> str:
+        """How the matrices lie in memory; kernels expand groups of integers to their numbers."""
+        formats = getattr(self.target, "weight_formats", (self.weights,))
+        return " and ".join(formats)
 
 
 def load_target(
@@ -59,7 +67,9 @@ def load_target(
     """Find, check and load a target.
 
     With `weights="int8"` its matrices are rounded to 8 bits with one scale an output, and the
-    quantised model is the target: it has a fingerprint of its own.
+    quantised model is the target: it has a fingerprint of its own. With `weights="bfloat16"` they
+    are expanded at once, where native kernels would read them as a GGUF file holds them and expand
+    them when they are used: the same target, the same bits, more bytes to read.
 
     Models of the Llama, Mistral, Qwen2 and Qwen3 families run on our own decoder, all others on
     transformers.
@@ -69,7 +79,7 @@ def load_target(
     place = find_device(device)
     number_type = find_dtype(dtype, place)
     if weights is not None:
-        _check_quantised(weights, number_type, place, kernels)
+        _check_weights(weights, number_type, place, kernels)
     source = resolve(name, progress=log)
     codec = source.codec()
     why_not = _why_not_decoder(source)
@@ -79,7 +89,7 @@ def load_target(
                 f"--exact needs our own decoder, which does not run {source.name} ({why_not}); "
                 "use --dtype float32 instead"
             )
-        if weights is not None:
+        if weights == "int8":
             raise UnsupportedError(
                 f"weights {weights!r} need our own decoder, which does not run {source.name} "
                 f"({why_not}); leave weights out"
@@ -97,10 +107,12 @@ def load_target(
         if "context_note" in other.info.extra:
             log(str(other.info.extra["context_note"]))
         return LoadedTarget(other, codec, "transformers")
-    if weights is not None:
+    if weights == "int8":
         native = _load_quantised(source, number_type, place, log)
         return LoadedTarget(native, codec, f"native-{native.native_pass.isa}")
-    target, name_of_kernels = _load_decoder(source, number_type, place, kernels, log)
+    target, name_of_kernels = _load_decoder(
+        source, number_type, place, kernels, log, expands=weights == "bfloat16"
+    )
     if exact and isinstance(target, DecoderTarget):  # native kernels are exact as they are
         target, name_of_kernels = ExactTarget(target), f"{name_of_kernels}-exact"
     return LoadedTarget(target, codec, name_of_kernels)
@@ -110,18 +122,19 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _check_quantised(weights: str, dtype: torch.dtype, device: torch.device, kernels: str) -> None:
+def _check_weights(weights: str, dtype: torch.dtype, device: torch.device, kernels: str) -> None:
     if weights not in WEIGHTS:
         raise ConfigError(
             f"weights {weights!r} are not offered; choose {' or '.join(WEIGHTS)}, or leave the "
             "option out for the target's own"
         )
-    if kernels not in ("auto", "native"):
+    if weights == "int8" and kernels not in ("auto", "native"):
         raise ConfigError(f"weights {weights!r} need the native kernels, not {kernels!r}")
-    if dtype != torch.bfloat16 or device.type != "cpu":
+    if dtype != torch.bfloat16 or (weights == "int8" and device.type != "cpu"):
         raise ConfigError(
-            f"weights {weights!r} are computed with in bfloat16 on a CPU, not in "
-            f"{_dtype_name(dtype)} on {device.type}; give --dtype bfloat16"
+            f"weights {weights!r} are computed with in bfloat16"
+            f"{' on a CPU' if weights == 'int8' else ''}, not in {_dtype_name(dtype)} on "
+            f"{device.type}; give --dtype bfloat16"
         )
 
 
@@ -145,8 +158,8 @@ def _load_quantised(
     return NativeTarget(config, weights, info, torch.int8)
 
 
-def _count(weights: Mapping[str, Tensor]) -> int:
-    return sum(tensor.numel() for tensor in weights.values())
+def _count(weights: Mapping[str, Tensor] | Mapping[str, Tensor | GroupedWeight]) -> int:
+    return sum(weight.numel() for weight in weights.values())
 
 
 def _why_not_decoder(source: SourceFiles) -> str | None:
@@ -159,17 +172,25 @@ def _why_not_decoder(source: SourceFiles) -> str | None:
 
 
 def _load_decoder(
-    source: SourceFiles, dtype: torch.dtype, device: torch.device, kernels: str, log: Log
+    source: SourceFiles,
+    dtype: torch.dtype,
+    device: torch.device,
+    kernels: str,
+    log: Log,
+    expands: bool,
 ) -> tuple[Target, str]:
     config = DecoderConfig.from_dict(source.config)
     backend = choose_backend(dtype, device, kernels, config.head_dim, log)
+    if backend == "native":
+        from blockdraft.targets.native import NativeTarget, expands_quickly
+
+        is_grouped = expands_quickly() and not expands
+        load = load_grouped_weights if is_grouped else load_weights
+        loaded = load(source, dtype=dtype)
+        native = NativeTarget(config, loaded, source_info(source, dtype, _count(loaded)))
+        return native, f"native-{native.native_pass.isa}"
     weights = load_weights(source, dtype=dtype)
     info = source_info(source, dtype, _count(weights))
-    if backend == "native":
-        from blockdraft.targets.native import NativeTarget
-
-        native = NativeTarget(config, weights, info)
-        return native, f"native-{native.native_pass.isa}"
     packed = choose_kernels(dtype, device, backend)
     return DecoderTarget(config, weights, packed, info, device), packed.name
 

@@ -16,12 +16,14 @@ from torch.nn import functional as F
 from blockdraft.cache.base import TargetCache
 from blockdraft.cache.kept_memory import KeptMemory
 from blockdraft.cache.target_kv import KVCache
+from blockdraft.kernels.grouped_weight import GroupedWeight, stack
 from blockdraft.kernels.native import (
     LayerWeights,
     ModelWeights,
     NativePass,
     PackedLinear,
     Span,
+    choose_isa,
 )
 from blockdraft.kernels.native.linear import run_packed
 from blockdraft.layers.rope import rope_tables
@@ -34,7 +36,9 @@ from blockdraft.types import TargetInfo
 class NativeTarget(Target):
     """A frozen Llama-type model in bfloat16 on the CPU.
 
-    With `weight_dtype` int8 its matrices (head included, embedding rows not) are quantised.
+    With `weight_dtype` int8 its matrices (head included, embedding rows not) are quantised. Those
+    given in groups, as a GGUF file holds them, are read as they are, and what is computed has
+    the bits of the dequantised model.
 
     Raises: CheckpointError naming the tensors that are missing, unexpected or misshapen;
         UnsupportedError for a head width that the kernels do not have.
@@ -46,7 +50,7 @@ class NativeTarget(Target):
     def __init__(
         self,
         config: DecoderConfig,
-        weights: Mapping[str, Tensor],
+        weights: Mapping[str, Tensor | GroupedWeight],
         info: TargetInfo,
         weight_dtype: torch.dtype = torch.bfloat16,
     ) -> None:
@@ -54,10 +58,15 @@ class NativeTarget(Target):
         self.config, self.info, self.device = config, info, torch.device("cpu")
         # A native pass reads a sequence's own rows up to its last new one, all of them written.
         self.cache_memory = KeptMemory()
-        self.embedding = weights["model.embed_tokens.weight"].to(torch.bfloat16).contiguous()
+        self.embedding = _table(weights["model.embed_tokens.weight"])
         self.native_pass = NativePass(
             _model_weights(config, weights, self.embedding), weight_dtype=weight_dtype
         )
+
+    @property
+    def weight_formats(self) -> tuple[str, ...]:
+        """How matrices lie in memory: bfloat16, int8, group4, group8."""
+        return self.native_pass.weight_formats
 
     @property
     def packed_head(self) -> PackedLinear:
@@ -125,6 +134,14 @@ class NativeTarget(Target):
         return PassOutput(_padded(result.logits, *head), features, best, isa)
 
 
+def expands_quickly() -> bool:
+    """Whether the instruction set that is used here expands groups faster than memory gives more.
+
+    It does with AVX-512; narrower vectors are quicker with weights that are expanded once.
+    """
+    return choose_isa() in ("avx512", "amx")
+
+
 def _valid_rows(ids: Int64[Tensor, "b t"], lens: Sequence[int]) -> Int64[Tensor, "n"]:
     if min(lens) == ids.shape[1]:
         return ids.flatten()
@@ -155,19 +172,48 @@ def _padded(
     return out
 
 
+def _table(weight: Tensor | GroupedWeight) -> Tensor:
+    table = weight.dequantise() if isinstance(weight, GroupedWeight) else weight
+    return table.to(torch.bfloat16).contiguous()
+
+
+class _Weights:
+    """Weights by name: matrices of either kind, the rest as tensors."""
+
+    def __init__(self, weights: Mapping[str, Tensor | GroupedWeight]) -> None:
+        self._weights = weights
+
+    def matrix(self, *names: str) -> Tensor | GroupedWeight:
+        """The rows of some matrices one after the other; grouped if all of them are."""
+        parts = [self._weights[f"{name}.weight"] for name in names]
+        if all(isinstance(part, GroupedWeight) for part in parts):
+            return stack([part for part in parts if isinstance(part, GroupedWeight)])
+        plain = [part.dequantise() if isinstance(part, GroupedWeight) else part for part in parts]
+        return plain[0] if len(plain) == 1 else torch.cat(plain)
+
+    def vector(self, *names: str) -> Tensor:
+        """Numbers of some norms or biases one after the other."""
+        parts = [self._weights[name] for name in names]
+        assert all(isinstance(part, Tensor) for part in parts), "no file holds vectors in groups"
+        return torch.cat([part for part in parts if isinstance(part, Tensor)])
+
+
 def _model_weights(
-    config: DecoderConfig, weights: Mapping[str, Tensor], embedding: Tensor
+    config: DecoderConfig,
+    weights: Mapping[str, Tensor | GroupedWeight],
+    embedding: Tensor,
 ) -> ModelWeights:
     half = config.head_dim // 2
     is_tied = config.tie_embeddings and "lm_head.weight" not in weights
+    take = _Weights(weights)
     cos, sin = rope_tables(config.rope, config.head_dim, config.max_context_len, torch.float32)
     return ModelWeights(
-        layers=[_layer_weights(config, weights, i) for i in range(config.num_layers)],
+        layers=[_layer_weights(config, take, i) for i in range(config.num_layers)],
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
-        final_norm=weights["model.norm.weight"],
-        head=embedding if is_tied else weights["lm_head.weight"],
+        final_norm=take.vector("model.norm.weight"),
+        head=take.matrix("model.embed_tokens" if is_tied else "lm_head"),
         cosine=cos[:, :half],
         sine=sin[:, half:],  # the second half carries no sign
         norm_eps=config.norm_eps,
@@ -175,29 +221,27 @@ def _model_weights(
     )
 
 
-def _layer_weights(config: DecoderConfig, weights: Mapping[str, Tensor], i: int) -> LayerWeights:
-    name = f"model.layers.{i}."
+def _layer_weights(config: DecoderConfig, take: _Weights, i: int) -> LayerWeights:
+    layer = f"model.layers.{i}."
+    qkv = [f"{layer}self_attn.{part}_proj" for part in "qkv"]
+    gate_up = [f"{layer}mlp.gate_proj", f"{layer}mlp.up_proj"]
+    out, down = f"{layer}self_attn.o_proj", f"{layer}mlp.down_proj"
 
-    def join(parts: Sequence[str], kind: str, present: bool = True) -> Tensor | None:
-        return torch.cat([weights[f"{name}{part}.{kind}"] for part in parts]) if present else None
+    def bias(names: Sequence[str], present: bool) -> Tensor | None:
+        return take.vector(*(f"{name}.bias" for name in names)) if present else None
 
-    def need(parts: Sequence[str]) -> Tensor:
-        return torch.cat([weights[f"{name}{part}.weight"] for part in parts])
-
-    qkv = [f"self_attn.{part}_proj" for part in "qkv"]
-    gate_up, out, down = ["mlp.gate_proj", "mlp.up_proj"], ["self_attn.o_proj"], ["mlp.down_proj"]
     return LayerWeights(
-        attention_norm=weights[name + "input_layernorm.weight"],
-        qkv=need(qkv),
-        output=need(out),
-        mlp_norm=weights[name + "post_attention_layernorm.weight"],
-        gate_up=need(gate_up),
-        down=need(down),
-        qkv_bias=join(qkv, "bias", config.qkv_bias),
-        output_bias=join(out, "bias", config.o_bias),
-        gate_up_bias=join(gate_up, "bias", config.mlp_bias),
-        down_bias=join(down, "bias", config.mlp_bias),
-        q_norm=weights[name + "self_attn.q_norm.weight"] if config.qk_norm else None,
-        k_norm=weights[name + "self_attn.k_norm.weight"] if config.qk_norm else None,
+        attention_norm=take.vector(f"{layer}input_layernorm.weight"),
+        qkv=take.matrix(*qkv),
+        output=take.matrix(out),
+        mlp_norm=take.vector(f"{layer}post_attention_layernorm.weight"),
+        gate_up=take.matrix(*gate_up),
+        down=take.matrix(down),
+        qkv_bias=bias(qkv, config.qkv_bias),
+        output_bias=bias([out], config.o_bias),
+        gate_up_bias=bias(gate_up, config.mlp_bias),
+        down_bias=bias([down], config.mlp_bias),
+        q_norm=take.vector(f"{layer}self_attn.q_norm.weight") if config.qk_norm else None,
+        k_norm=take.vector(f"{layer}self_attn.k_norm.weight") if config.qk_norm else None,
         window=config.windows[i],
     )

@@ -60,21 +60,40 @@ static bd_linear random_linear(int n, int k, int has_bias) {
     return linear;
 }
 
+static void drop_weights(bd_linear *linear) {
+    free((void *)linear->packed);
+    linear->packed = NULL;
+}
+
 /* The same layer with int8 weights. */
 static bd_linear random_int8_linear(int n, int k) {
     bd_linear linear = random_linear(n, k, 1);
     size_t count = (size_t)round_up(n) * (size_t)linear.k_padded;
     uint8_t *quantised = allocate(count, sizeof *quantised);
     for (size_t i = 0; i < count; i++) quantised[i] = (uint8_t)(128.0f + 250.0f * uniform());
-    free((void *)linear.packed);
-    linear.packed = NULL;
-    linear.quantised = quantised;
+    drop_weights(&linear);
+    linear.packed = quantised;
+    linear.kind = BD_WEIGHTS_INT8;
     linear.scales = random_f32((size_t)round_up(n), 0.1f);
     return linear;
 }
 
+/* The same layer with groups of integers; `k` a multiple of 32. */
+static bd_linear random_group_linear(int n, int k, int bits) {
+    bd_linear linear = random_linear(n, k, 0);
+    size_t step = bits == 4 ? 640 : 1152, count = (size_t)(linear.num_blocks * (k / 32)) * step;
+    uint8_t *packed = allocate(count, 1);
+    for (size_t i = 0; i < count; i++) packed[i] = (uint8_t)(128.0f + 250.0f * uniform());
+    for (size_t i = 0; i < count; i += step)
+        for (size_t half = 0; half < 64; half++)
+            packed[i + 2 * half + 1] &= 0xb7; /* halves of a size like one: no nan, no infinity */
+    drop_weights(&linear);
+    linear.packed = packed;
+    linear.kind = bits == 4 ? BD_WEIGHTS_GROUP4 : BD_WEIGHTS_GROUP8;
+    return linear;
+}
+
 static void free_linear(const bd_linear *linear) {
-    free((void *)linear->quantised);
     free((void *)linear->scales);
     free((void *)linear->packed);
     free((void *)linear->bias);
@@ -234,10 +253,13 @@ static void check_drafter(int isa) {
 }
 
 static void check_linear(int isa) {
-    static const int shapes[][3] = {{1, 1, 1}, {33, 31, 40}, {64, 96, 300}, {50, 130, 9}};
-    for (int i = 0; i < 8; i++) {
-        int n = shapes[i / 2][0], k = shapes[i / 2][1], rows = shapes[i / 2][2];
-        bd_linear linear = i % 2 ? random_int8_linear(n, k) : random_linear(n, k, i % 4 == 0);
+    static const int shapes[][3] = {{1, 1, 1}, {33, 700, 40}, {64, 96, 300}, {50, 130, 9}};
+    for (int i = 0; i < 16; i++) {
+        int n = shapes[i / 4][0], k = shapes[i / 4][1], rows = shapes[i / 4][2];
+        if (i % 4 > 1) k = round_up(k);
+        bd_linear linear = i % 4 == 0   ? random_linear(n, k, i % 8 == 0)
+                           : i % 4 == 1 ? random_int8_linear(n, k)
+                                        : random_group_linear(n, k, i % 4 == 2 ? 4 : 8);
         uint16_t *x = random_bf16((size_t)rows * (size_t)k);
         void *y = allocate((size_t)rows * (size_t)n, sizeof(float));
         expect(bd_run_linear(isa, &linear, x, rows, y, BD_OUT_F32), "linear");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import overload
 
 import torch
 from jaxtyping import BFloat16, Float, Float32, Int8, Int64
@@ -10,7 +11,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from blockdraft.errors import ConfigError
+from blockdraft.kernels.grouped_weight import GroupedWeight
 from blockdraft.kernels.native import structs
+from blockdraft.kernels.native.grouped import (
+    grouped_bytes,
+    pack_grouped,
+    packed_shape,
+    unpack_grouped,
+)
 from blockdraft.kernels.native.library import check_status, choose_isa, load
 from blockdraft.kernels.native.memory import WeightArena, aligned
 
@@ -18,8 +26,14 @@ BLOCK = 32
 LANES = 16
 
 
-def packed_bytes(weight: Float[Tensor, "n k"], dtype: torch.dtype) -> int:
+#: A matrix to pack: numbers, or integers with scales as a file holds them.
+Weight = Tensor | GroupedWeight
+
+
+def packed_bytes(weight: Weight, dtype: torch.dtype) -> int:
     """Arena bytes of a weight once it is packed."""
+    if isinstance(weight, GroupedWeight):
+        return aligned(grouped_bytes(weight))
     return aligned(dtype.itemsize * _round_up(weight.shape[0]) * _round_up(weight.shape[1]))
 
 
@@ -30,51 +44,69 @@ class PackedLinear:
     consecutive inputs of 16 outputs, which is what one vdpbf16ps, and a row of one AMX tile,
     consumes. Both dimensions are padded to a multiple of 32 by zeros. An int8 weight is symmetric
     with one scale for each output; inputs stay bfloat16, and a block of weights is expanded to
-    bfloat16, which holds 8 bits exactly, when it is used.
+    bfloat16, which holds 8 bits exactly, when it is used. So is a grouped weight, whose products
+    have the bits of those with `weight.dequantise()`.
     """
 
     def __init__(
         self,
-        weight: Float[Tensor, "n k"],
+        weight: Weight,
         bias: Float[Tensor, "n"] | None = None,
         arena: WeightArena | None = None,
         dtype: torch.dtype = torch.bfloat16,
     ) -> None:
-        """Copies `weight` (rounded to `dtype`) into `arena`, or into memory of its own.
+        """Copies `weight` (numbers are rounded to `dtype`) into `arena`, or memory of its own.
 
         Raises: ConfigError if the weight is not a matrix, the bias does not fit it, or `dtype` is
             neither bfloat16 nor int8.
         """
-        if weight.ndim != 2 or 0 in weight.shape:
+        if len(weight.shape) != 2 or 0 in weight.shape:
             raise ConfigError(f"weight has shape {list(weight.shape)}; give [outputs, inputs]")
         check_weight_dtype(dtype)
         self.num_outputs, self.num_inputs = weight.shape
         if bias is not None and bias.shape != (self.num_outputs,):
             raise ConfigError(f"bias has shape {list(bias.shape)}; give [{self.num_outputs}]")
-        n, k = _round_up(self.num_outputs), _round_up(self.num_inputs)
         arena = arena or WeightArena(packed_bytes(weight, dtype))
-        self.packed = arena.take((n // BLOCK, k // 2, 2, LANES, 2), dtype)
         self.bias = None if bias is None else _padded_vector(bias)
         self.scales: Tensor | None = None
+        self.packed, kind = self._pack(weight, arena, dtype)
+        self.struct = structs.LinearStruct(
+            packed=self.packed.data_ptr(),
+            scales=None if self.scales is None else self.scales.data_ptr(),
+            bias=None if self.bias is None else self.bias.data_ptr(),
+            kind=kind,
+            n=self.num_outputs,
+            k=self.num_inputs,
+            k_padded=_round_up(self.num_inputs),
+            num_blocks=_round_up(self.num_outputs) // BLOCK,
+        )
+
+    def _pack(self, weight: Weight, arena: WeightArena, dtype: torch.dtype) -> tuple[Tensor, int]:
+        if isinstance(weight, GroupedWeight):
+            packed = arena.take(packed_shape(weight), torch.uint8)
+            pack_grouped(weight, packed)
+            is_group4 = weight.bits == 4
+            return packed, structs.WEIGHTS_GROUP4 if is_group4 else structs.WEIGHTS_GROUP8
+        n, k = _round_up(self.num_outputs), _round_up(self.num_inputs)
+        packed = arena.take((n // BLOCK, k // 2, 2, LANES, 2), dtype)
         if dtype == torch.int8:
             rounded, scales = quantise(weight)
             self.scales = _padded_vector(scales)
-            self.packed.view(-1, k // 2, 4, 2, 4, 2).copy_(_quantised_blocks(rounded))
-        else:
-            self.packed.view(torch.int32).squeeze(-1).copy_(_blocks(weight))
-        self.struct = structs.LinearStruct(
-            packed=None if dtype == torch.int8 else self.packed.data_ptr(),
-            quantised=self.packed.data_ptr() if dtype == torch.int8 else None,
-            scales=None if self.scales is None else self.scales.data_ptr(),
-            bias=None if self.bias is None else self.bias.data_ptr(),
-            n=self.num_outputs,
-            k=self.num_inputs,
-            k_padded=k,
-            num_blocks=n // BLOCK,
-        )
+            packed.view(-1, k // 2, 4, 2, 4, 2).copy_(_quantised_blocks(rounded))
+            return packed, structs.WEIGHTS_INT8
+        packed.view(torch.int32).squeeze(-1).copy_(_blocks(weight))
+        return packed, structs.WEIGHTS_BF16
+
+    def packed_rows(self, ids: Int64[Tensor, "e"]) -> Weight:
+        """Weights of some outputs, to pack them once more: grouped ones stay grouped."""
+        if self.packed.dtype == torch.uint8:
+            return unpack_grouped(self.packed, self.num_outputs).rows(ids)
+        return self.rows(ids)
 
     def rows(self, ids: Int64[Tensor, "e"]) -> Float[Tensor, "e k"]:
-        """Weights of some outputs: bfloat16 as packed, or the float32 numbers int8 stands for."""
+        """Weights of some outputs: bfloat16, or the float32 numbers that int8 stands for."""
+        if self.packed.dtype == torch.uint8:
+            return unpack_grouped(self.packed, self.num_outputs).rows(ids).dequantise()
         block, lane = ids // BLOCK, ids % BLOCK
         if self.scales is not None:
             order = self.packed.view(len(self.packed), -1, 4, 2, 4, 2).permute(0, 3, 2, 4, 1, 5)
@@ -159,16 +191,24 @@ def run_packed(
     return y
 
 
-def interleave_gate_up(gate_up: Float[Tensor, "two_f k"]) -> Float[Tensor, "two_g k"]:
+@overload
+def interleave_gate_up(gate_up: Tensor) -> Tensor: ...
+@overload
+def interleave_gate_up(gate_up: GroupedWeight) -> GroupedWeight: ...
+def interleave_gate_up(gate_up: Weight) -> Weight:
     """Rows [gate; up] to alternating runs of 16 gate and 16 up rows, f padded to a multiple of 32.
 
     A block of 32 outputs then holds 16 gates and their inputs, so SwiGLU needs no other block.
     """
     width = gate_up.shape[0] // 2
     padded = _round_up(width)
-    halves = gate_up.view(2, width, -1)
-    halves = functional.pad(halves, (0, 0, 0, padded - width))
-    return halves.view(2, padded // LANES, LANES, -1).transpose(0, 1).reshape(2 * padded, -1)
+    index = torch.arange(2 * width).view(2, width)
+    index = functional.pad(index, (0, padded - width), value=-1)
+    index = index.view(2, padded // LANES, LANES).transpose(0, 1).flatten()
+    if isinstance(gate_up, GroupedWeight):
+        return gate_up.rows(index)
+    rows = gate_up[index.clamp(min=0)]
+    return rows if padded == width else rows * (index >= 0)[:, None].to(rows.dtype)
 
 
 def check_rows(x: Tensor, width: int, name: str) -> None:

@@ -10,9 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from blockdraft.errors import ConfigError, UnsupportedError
+from blockdraft.kernels.grouped_weight import GroupedWeight
 from blockdraft.kernels.native import structs
 from blockdraft.kernels.native.linear import (
     PackedLinear,
+    Weight,
     check_weight_dtype,
     interleave_gate_up,
     packed_bytes,
@@ -32,6 +34,8 @@ class ConvWeights:
 class LayerWeights:
     """One decoder layer; `h`, `kv` heads of width `d`, model width `m`, feed-forward width `f`.
 
+    Matrices may be grouped integers, as a GGUF file holds them: the kernels then read those.
+
     Attributes:
         qkv: rows of the query heads, then the key heads, then the value heads.
         gate_up: rows of the gate, then of its input.
@@ -41,11 +45,11 @@ class LayerWeights:
     """
 
     attention_norm: Float[Tensor, "m"]
-    qkv: Float[Tensor, "qkv_rows m"]
-    output: Float[Tensor, "m head_columns"]
+    qkv: Float[Tensor, "qkv_rows m"] | GroupedWeight
+    output: Float[Tensor, "m head_columns"] | GroupedWeight
     mlp_norm: Float[Tensor, "m"]
-    gate_up: Float[Tensor, "gate_up_rows m"]
-    down: Float[Tensor, "m f"]
+    gate_up: Float[Tensor, "gate_up_rows m"] | GroupedWeight
+    down: Float[Tensor, "m f"] | GroupedWeight
     qkv_bias: Float[Tensor, "qkv_rows"] | None = None
     output_bias: Float[Tensor, "m"] | None = None
     gate_up_bias: Float[Tensor, "gate_up_rows"] | None = None
@@ -76,7 +80,7 @@ class ModelWeights:
     num_kv_heads: int
     head_dim: int
     final_norm: Float[Tensor, "m"]
-    head: Float[Tensor, "e m"] | PackedLinear
+    head: Float[Tensor, "e m"] | GroupedWeight | PackedLinear
     cosine: Float[Tensor, "positions half"]
     sine: Float[Tensor, "positions half"]
     norm_eps: float
@@ -98,7 +102,8 @@ class ModelWeights:
     @property
     def num_logits(self) -> int:
         """Rows of the head."""
-        return self.head.num_outputs if isinstance(self.head, PackedLinear) else len(self.head)
+        head = self.head
+        return head.num_outputs if isinstance(head, PackedLinear) else head.shape[0]
 
 
 class PackedModel:
@@ -115,8 +120,15 @@ class PackedModel:
         for struct, layer in zip(self._layers, weights.layers, strict=False):
             self._fill_layer(struct, layer)
         if self.head is None:
-            self.head = self._pack(weights.head)  # type: ignore[arg-type]
+            assert not isinstance(weights.head, PackedLinear)
+            self.head = self._pack(weights.head)
         self.struct = self._fill_model(weights)
+
+    @property
+    def weight_formats(self) -> tuple[str, ...]:
+        """Formats that the matrices of this model are packed in, each once."""
+        kinds = {k.struct.kind for k in self._kept if isinstance(k, PackedLinear)}
+        return tuple(structs.WEIGHT_FORMATS[kind] for kind in sorted(kinds))
 
     def num_bytes(self) -> int:
         """Memory of the weights this model holds itself (a shared head is not counted)."""
@@ -126,7 +138,7 @@ class PackedModel:
         )
         return self._arena.num_bytes + own + vectors
 
-    def _pack(self, weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
+    def _pack(self, weight: Weight, bias: Tensor | None = None) -> PackedLinear:
         packed = PackedLinear(weight, bias, self._arena, self.dtype)
         self._kept.append(packed)
         return packed
@@ -190,14 +202,17 @@ class PackedModel:
         return struct
 
     def _embedding(self, weights: ModelWeights) -> int | None:
-        if weights.embedding is None:
+        table = weights.embedding
+        if table is None and isinstance(weights.head, GroupedWeight):
+            table = weights.head.dequantise()  # rows of groups lie in too many pieces to be read
+        if table is None:
             return None
-        table = weights.embedding.detach().to("cpu", torch.bfloat16).contiguous()
+        table = table.detach().to("cpu", torch.bfloat16).contiguous()
         self._kept.append(table)
         return table.data_ptr()
 
 
-def _matrices(weights: ModelWeights) -> Iterator[Tensor]:
+def _matrices(weights: ModelWeights) -> Iterator[Weight]:
     """Every matrix that will be packed, with the shape it is packed in."""
     for layer in weights.layers:
         yield from (layer.qkv, layer.output, interleave_gate_up(layer.gate_up), layer.down)
@@ -294,7 +309,7 @@ def _check_convs(weights: ModelWeights) -> None:
 
 def _check_shapes(prefix: str, owner: object, **shapes: tuple[int, ...]) -> None:
     for name, shape in shapes.items():
-        tensor: Tensor | None = getattr(owner, name)
+        tensor: Weight | None = getattr(owner, name)
         if tensor is not None and tuple(tensor.shape) != shape:
             raise ConfigError(
                 f"{prefix}{name} has shape {list(tensor.shape)}; this model needs {list(shape)}"

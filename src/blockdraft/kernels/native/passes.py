@@ -90,6 +90,11 @@ class NativePass:
         assert self._packed.head is not None
         return self._packed.head
 
+    @property
+    def weight_formats(self) -> tuple[str, ...]:
+        """Formats its matrices are packed in: bfloat16, int8, group4, group8."""
+        return self._packed.weight_formats
+
     def num_bytes(self) -> int:
         """Memory of the weights this model holds itself (a shared head is not counted)."""
         return self._packed.num_bytes()

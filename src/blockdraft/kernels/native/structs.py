@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_float, c_int32, c_void_p
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 ISAS = ("portable", "avx2", "avx512", "amx")
 HEAD_NONE, HEAD_F32, HEAD_BF16, HEAD_TOP = range(4)
 OUT_F32, OUT_BF16 = range(2)
+WEIGHTS_BF16, WEIGHTS_INT8, WEIGHTS_GROUP4, WEIGHTS_GROUP8 = range(4)
+WEIGHT_FORMATS = ("bfloat16", "int8", "group4", "group8")
 MAX_TOP = 64
 MAX_HEAD_DIM = 256
 
@@ -18,9 +20,9 @@ class LinearStruct(ctypes.Structure):
 
     _fields_ = (
         ("packed", c_void_p),
-        ("quantised", c_void_p),
         ("scales", c_void_p),
         ("bias", c_void_p),
+        ("kind", c_int32),
         ("n", c_int32),
         ("k", c_int32),
         ("k_padded", c_int32),

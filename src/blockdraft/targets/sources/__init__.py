@@ -5,9 +5,17 @@ from __future__ import annotations
 from blockdraft.targets.sources.files import (
     Progress,
     SourceFiles,
+    load_grouped_weights,
     load_weights,
     print_progress,
 )
 from blockdraft.targets.sources.lookup import resolve
 
-__all__ = ["Progress", "SourceFiles", "load_weights", "print_progress", "resolve"]
+__all__ = [
+    "Progress",
+    "SourceFiles",
+    "load_grouped_weights",
+    "load_weights",
+    "print_progress",
+    "resolve",
+]

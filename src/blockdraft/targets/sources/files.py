@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from blockdraft.errors import CheckpointError, UnsupportedError
+from blockdraft.kernels.grouped_weight import GroupedWeight
 from blockdraft.targets.end_ids import union_end_ids
 from blockdraft.targets.sources.fingerprint import fingerprint
 from blockdraft.targets.tokenizer import TextCodec
@@ -22,6 +23,10 @@ from blockdraft.targets.tokenizer import TextCodec
 Progress = Callable[[str], None]
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def _not_grouped(name: str) -> None:
+    return None
 
 
 def print_progress(message: str) -> None:
@@ -41,6 +46,8 @@ class SourceFiles:
         generation_config: as in `generation_config.json`; empty if there is none.
         weights: lazy; tensors by their transformers names, in the file's float type (quantised
             ones as float32), read anew at each access.
+        grouped: a matrix as the file holds it, in groups of quantised weights, or None; what it
+            stands for is the tensor of that name in bfloat16.
         weight_paths: the files the fingerprint is taken over.
         tokenizer: None if the source has none.
         chat_template: Jinja source, or None.
@@ -53,6 +60,7 @@ class SourceFiles:
     generation_config: Mapping[str, Any]
     weights: Mapping[str, Tensor]
     weight_paths: tuple[Path, ...]
+    grouped: Callable[[str], GroupedWeight | None] = _not_grouped
     tokenizer: Tokenizer | None = None
     chat_template: str | None = None
     special_tokens: Mapping[str, Any] = field(default_factory=dict)
@@ -122,3 +130,16 @@ def load_weights(
             )
         loaded[name] = tensor.to(device=device, dtype=dtype or tensor.dtype)
     return loaded
+
+
+def load_grouped_weights(
+    source: SourceFiles, *, dtype: torch.dtype
+) -> dict[str, Tensor | GroupedWeight]:
+    """Every tensor: matrices as the file holds them where they are grouped, the others in `dtype`.
+
+    Raises: as `load_weights`.
+    """
+    found = {name: source.grouped(name) for name in source.weights}
+    grouped = {name: weight for name, weight in found.items() if weight is not None}
+    rest = [name for name in found if name not in grouped]
+    return {**load_weights(source, rest, dtype=dtype), **grouped}

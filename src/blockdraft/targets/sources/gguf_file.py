@@ -28,12 +28,14 @@ def read_gguf(path: Path, *, name: str | None = None, source: str | None = None)
     if num_tokens > num_rows:
         raise CheckpointError(f"{path} has {num_tokens} tokens but {num_rows} embedding rows")
     eos_id = header.metadata.get("tokenizer.ggml.eos_token_id")
+    weights = GgufWeights(header)
     return SourceFiles(
         name=name or path.stem,
         source=source or f"gguf:{path.resolve()}",
         config={**config, "eos_token_id": eos_id},
         generation_config={"eos_token_id": list(tokenizer.end_ids)},
-        weights=GgufWeights(header),
+        weights=weights,
+        grouped=weights.grouped,
         weight_paths=(path,),
         tokenizer=tokenizer.tokenizer,
         chat_template=tokenizer.chat_template,

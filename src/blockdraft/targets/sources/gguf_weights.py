@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+import torch
 from torch import Tensor
 
 from blockdraft.errors import UnsupportedError
+from blockdraft.kernels.grouped_weight import GroupedWeight
+from blockdraft.targets.sources.gguf_groups import is_grouped, read_grouped
 from blockdraft.targets.sources.gguf_header import GgufHeader
 from blockdraft.targets.sources.gguf_quants import read_tensor
 
@@ -59,9 +62,22 @@ class GgufWeights(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         stored = self._names[name]
         tensor = read_tensor(self._header.path, stored, self._header.tensors[stored])
-        match = _LAYER.fullmatch(stored)
-        num_heads = self._reordered.get(match[2]) if match else None
+        num_heads = self._num_heads_to_reorder(stored)
         return tensor if num_heads is None else pairs_to_halves(tensor, num_heads)
+
+    def grouped(self, name: str) -> GroupedWeight | None:
+        """A matrix as the file holds it, without dequantising it, where its type allows that."""
+        stored = self._names[name]
+        place = self._header.tensors[stored]
+        weight = read_grouped(self._header.path, place) if is_grouped(place) else None
+        num_heads = self._num_heads_to_reorder(stored)
+        if weight is None or num_heads is None:
+            return weight
+        return weight.rows(pairs_to_halves(torch.arange(weight.shape[0]), num_heads))
+
+    def _num_heads_to_reorder(self, stored: str) -> int | None:
+        match = _LAYER.fullmatch(stored)
+        return self._reordered.get(match[2]) if match else None
 
     def __contains__(self, name: object) -> bool:
         return name in self._names

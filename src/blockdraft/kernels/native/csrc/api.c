@@ -102,7 +102,8 @@ static uint16_t *pad_rows(const bd_linear *linear, const uint16_t *x, int num_ro
 /* Multiply on all threads of the pool, each with room for one expanded block. */
 static int multiply(const bd_kernels *kernels, const bd_product *product) {
     bd_counter counter = {0};
-    size_t block = product->linear->quantised ? (size_t)product->linear->k_padded * BD_BLOCK : 0;
+    int is_bf16 = product->linear->kind == BD_WEIGHTS_BF16;
+    size_t block = is_bf16 ? 0 : (size_t)product->linear->k_padded * BD_BLOCK;
     size_t threads = (size_t)bd_pool_num_threads();
     bd_run run = {.kernels = kernels, .counters = &counter, .linear_product = product,
                   .num_threads = (int)threads, .expanded_stride = block};

@@ -6,7 +6,7 @@
 /* Few units and long contexts would leave threads idle; then the keys of a unit are shared too. */
 #define SPLIT_UNITS_PER_THREAD 4
 #define MAX_PARTIALS 4096
-#define MAX_UNIT_GRAIN 8
+#define MAX_UNIT_GRAIN 32
 
 static int tokens_per_unit(const bd_run *run) {
     return run->group < BD_UNIT_ROWS ? BD_UNIT_ROWS / run->group : 1;
@@ -76,12 +76,15 @@ static ptrdiff_t slot_at(const bd_run *run, const bd_unit *unit) {
            run->model->num_kv_heads * run->model->head_dim;
 }
 
-/* Have the rows of the unit after `unit` come while it is attended, head by head. */
-static void look_ahead(const bd_run *run, const bd_unit *unit, bd_keys *keys) {
+/* Have the rows of the unit after `unit` come while it is attended: with each head an equal share,
+ * of all heads' rows as they follow each other in memory. */
+static void look_ahead(const bd_run *run, const bd_unit *unit, int kv_head, bd_keys *keys) {
     const bd_unit *next = unit + 1;
     if (next->sequence == unit->sequence) return;
-    keys->next = slot_at(run, next) - slot_at(run, unit);
-    keys->next_end = run->sequences[next->sequence].start;
+    int count = run->sequences[next->sequence].start, head_dim = run->model->head_dim;
+    ptrdiff_t share = (ptrdiff_t)count * head_dim, to_first_head = (ptrdiff_t)kv_head * head_dim;
+    keys->next = slot_at(run, next) - slot_at(run, unit) - to_first_head + kv_head * share;
+    keys->next_end = count;
 }
 
 static bd_partial partial_at(const bd_run *run, int index) {
@@ -111,7 +114,7 @@ static void attend_unit(bd_thread *t, const bd_unit *unit, int layer, int kv_hea
     const bd_run *run = t->run;
     bd_queries q = queries_of(run, unit, layer, kv_head);
     bd_keys keys = keys_of(run, unit, layer, kv_head);
-    if (has_next) look_ahead(run, unit, &keys);
+    if (has_next) look_ahead(run, unit, kv_head, &keys);
     bd_partial sum = partial_at(run, 2 * t->thread), next = partial_at(run, 2 * t->thread + 1);
     void *scratch = run->scratch + t->thread * run->scratch_bytes;
     int first, last;
@@ -169,7 +172,7 @@ static void attend_split(bd_thread *t, int layer) {
 /* Heads of units a thread takes at a time. Where there are many, whole units: in the cache, rows of
  * different heads are neighbours. */
 static int unit_grain(const bd_run *run) {
-    int units = run->num_units / (run->num_threads * 4);
+    int units = run->num_units / (run->num_threads * 2);
     if (units == 0) return 1;
     return (units < MAX_UNIT_GRAIN ? units : MAX_UNIT_GRAIN) * run->model->num_kv_heads;
 }

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BD_ABI_VERSION 3
+#define BD_ABI_VERSION 4
 #define BD_BLOCK 32       /* outputs of one packed block */
 #define BD_LANES 16       /* outputs of one 64-byte load (two consecutive inputs each) */
 #define BD_MAX_TOP 64     /* most candidates the head can select */
@@ -22,18 +22,21 @@ enum { BD_OK = 0, BD_ERROR_MEMORY = -1, BD_ERROR_ARGUMENT = -2, BD_ERROR_NO_MASS
        BD_ERROR_IMPOSSIBLE_DRAFT = -4 };
 enum { BD_HEAD_NONE = 0, BD_HEAD_F32 = 1, BD_HEAD_BF16 = 2, BD_HEAD_TOP = 3 };
 enum { BD_OUT_F32 = 0, BD_OUT_BF16 = 1 };
+enum { BD_WEIGHTS_BF16 = 0, BD_WEIGHTS_INT8 = 1, BD_WEIGHTS_GROUP4 = 2, BD_WEIGHTS_GROUP8 = 3 };
 
 /* y = W x + bias, zeros where padded.
  *
- * bfloat16 weights are packed as [num_blocks][k_padded / 2][2][16 outputs][2 inputs]. Of int8
- * weights, W = scales * quantised; a block of them is expanded to bfloat16, which is exact, when it
- * is used (their order: expand.h). */
+ * bfloat16 weights are packed as [num_blocks][k_padded / 2][2][16 outputs][2 inputs]. Others are
+ * expanded to bfloat16 block by block when they are used:
+ *   int8    W = scales * integer; the integer is exact in bfloat16, and the sum is scaled
+ *   group4, bfloat16(scale * integer + offset), both of 32 consecutive inputs of one output: what a
+ *   group8  GGUF file holds, and the very weights that dequantising it would give
+ * Their order in memory: expand.h, expand_groups.h. */
 typedef struct {
-    const uint16_t *packed;   /* NULL for int8 weights */
-    const uint8_t *quantised; /* NULL for bfloat16 weights */
-    const float *scales;      /* [num_blocks * 32], with `quantised` */
-    const float *bias;        /* [num_blocks * 32] or NULL */
-    int32_t n, k, k_padded, num_blocks;
+    const void *packed;
+    const float *scales; /* of int8 weights: [num_blocks * 32] */
+    const float *bias;   /* [num_blocks * 32] or NULL */
+    int32_t kind, n, k, k_padded, num_blocks;
 } bd_linear;
 
 /* Two-tap dynamic convolution around a sub-layer; base is [2 sides][2 taps][width] or NULL. */

@@ -12,9 +12,6 @@
 
 #if defined(__AVX512VBMI__)
 
-/* Tiles of few rows expand weights as they go; the order of their sums is the same. */
-#define BD_EXPANDS_IN_TILE 1
-
 /* Low and high byte of the bfloat16 of 0..127. */
 static uint8_t bd_low_bytes[128], bd_high_bytes[128];
 
@@ -62,8 +59,6 @@ static void bd_expand(const uint8_t *from, int k_padded, uint16_t *to) {
 }
 
 #else
-
-#define BD_EXPANDS_IN_TILE 0
 
 static uint16_t bd_bf16_of_byte[256];
 

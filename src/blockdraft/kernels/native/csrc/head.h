@@ -50,17 +50,16 @@ static void bd_select_row(const bd_top *top, int row, const float *logits, int c
 }
 
 static void bd_select_top(const bd_product *product, int first, int last, const bd_top *top) {
-    float tile[BD_TILE_ROWS * BD_BLOCK];
+    float sums[BD_ROWS_AT_ONCE * BD_BLOCK];
     const bd_linear *head = product->linear;
     for (int index = first; index < last; index++) {
         int columns = head->n - index * BD_BLOCK < BD_BLOCK ? head->n - index * BD_BLOCK : BD_BLOCK;
-        bd_block block = bd_get_block(product, index);
-        for (int row = 0; row < product->num_rows; row += BD_TILE_ROWS) {
-            int left = product->num_rows - row;
-            int count = left < BD_TILE_ROWS ? left : BD_TILE_ROWS;
-            bd_product_tile(product, row, count, index, block, tile);
-            for (int r = 0; r < count; r++)
-                bd_select_row(top, row + r, tile + r * BD_BLOCK, columns,
+        for (int from = 0; from < product->num_rows; from += BD_ROWS_AT_ONCE) {
+            int left = product->num_rows - from;
+            int to = from + (left < BD_ROWS_AT_ONCE ? left : BD_ROWS_AT_ONCE);
+            bd_product_block(product, from, to, index, sums);
+            for (int row = from; row < to; row++)
+                bd_select_row(top, row, sums + (row - from) * BD_BLOCK, columns,
                               (int64_t)index * BD_BLOCK);
         }
     }

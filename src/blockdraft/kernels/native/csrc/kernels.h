@@ -22,7 +22,7 @@ typedef struct {
     void *out;
     ptrdiff_t out_stride;
     int out_columns;    /* columns at and beyond are not written */
-    uint16_t *expanded; /* of this thread, for a block of int8 weights: [32 * k_padded] */
+    uint16_t *expanded; /* of this thread, for a block that is not bfloat16: [32 * k_padded] */
 } bd_product;
 
 /* Where a query finds its keys: rows before `boundary` in the cache, the others in scratch. */
@@ -31,7 +31,8 @@ typedef struct {
     const uint16_t *block_keys, *block_values; /* row p at (p - boundary) * stride */
     ptrdiff_t stride;
     int boundary, end; /* keys at and beyond `end` do not exist */
-    /* What this thread attends next: its row p at cache + next + p * stride, for p < next_end. */
+    /* What this thread should ask for meanwhile: head_dim numbers at cache + next + p * head_dim,
+     * for p < next_end. */
     ptrdiff_t next;
     int next_end;
 } bd_keys;

@@ -12,14 +12,14 @@ BD_INLINE const uint16_t *bd_row_at(const uint16_t *cache, const uint16_t *block
                                      : block + (ptrdiff_t)(position - keys->boundary) * keys->stride;
 }
 
-/* Rows lie apart (other heads between them) and in many short runs (one for each sequence), which
- * no hardware prefetcher follows well: the rows that are attended next are asked for by hand. */
+/* The rows that are attended next are asked for by hand, in the order in which they lie in memory:
+ * then the hardware prefetcher joins in, which follows no short runs of rows that lie apart. */
 BD_INLINE void bd_prefetch_rows(const uint16_t *cache, const bd_keys *keys, int first, int count,
                                 int head_dim) {
     int last = first + count < keys->next_end ? first + count : keys->next_end;
-    const char *row = (const char *)(cache + keys->next + (ptrdiff_t)first * keys->stride);
-    for (int i = first; i < last; i++, row += 2 * keys->stride)
-        for (int byte = 0; byte < 2 * head_dim; byte += 64) __builtin_prefetch(row + byte, 0, 2);
+    const char *from = (const char *)(cache + keys->next + (ptrdiff_t)first * head_dim);
+    const char *to = (const char *)(cache + keys->next + (ptrdiff_t)last * head_dim);
+    for (; from < to; from += 64) __builtin_prefetch(from, 0, 2);
 }
 
 #if defined(__clang__) || __GNUC__ >= 12

@@ -9,7 +9,7 @@ static int grain_of(const bd_run *run, int num_blocks) {
 
 bd_product bd_own_product(const bd_thread *t, const bd_product *product) {
     bd_product own = *product;
-    if (product->linear->quantised)
+    if (product->linear->kind != BD_WEIGHTS_BF16)
         own.expanded = t->run->expanded + t->thread * (ptrdiff_t)t->run->expanded_stride;
     return own;
 }

@@ -3,6 +3,7 @@
 #define BD_PRODUCT_H
 
 #include "expand.h"
+#include "expand_groups.h"
 #include "kernels.h"
 #include "tile.h"
 #include "vec.h"
@@ -10,6 +11,8 @@
 /* Rows whose inputs stay in the second-level cache while a block of weights passes by. */
 #define BD_ROWS_AT_ONCE 256
 #define BD_BYTES_AHEAD 4096
+#define BD_STEP_INPUTS 32
+#define BD_PANEL_STEPS 18 /* of 2 KB of bfloat16 weights */
 
 BD_INLINE bd_f32v bd_silu(bd_f32v x) { return x / (bd_exp(-x) + 1.0f); }
 
@@ -65,59 +68,86 @@ static void bd_put(const bd_product *product, float *tile, int row, int num_rows
                    (row + r) * product->out_stride + block * BD_BLOCK, columns);
 }
 
-/* Weights of one block in bfloat16, and where the bytes lie that are needed after them; or int8
- * weights for a tile that expands them itself. */
-typedef struct {
-    const uint16_t *weights;
-    bd_ahead ahead;
-    const uint8_t *quantised;
-} bd_block;
-
-/* Stays valid until the next call with this product. */
-BD_INLINE bd_block bd_get_block(const bd_product *product, int block) {
-    const bd_linear *linear = product->linear;
-    ptrdiff_t size = (ptrdiff_t)BD_BLOCK * linear->k_padded;
-    if (linear->packed) {
-        const uint16_t *weights = linear->packed + block * size;
-        return (bd_block){weights, {(const char *)weights + BD_BYTES_AHEAD, 128}, NULL};
-    }
-    const uint8_t *quantised = linear->quantised + block * size;
-    if (BD_EXPANDS_IN_TILE && product->num_rows <= BD_TILE_ROWS)
-        return (bd_block){NULL, {NULL, 0}, quantised};
-    bd_expand(quantised, linear->k_padded, product->expanded);
-    /* While the expanded block is used, the next one comes from memory. */
-    return (bd_block){product->expanded, {(const char *)(quantised + size), 64}, NULL};
+/* Bytes of a block's weights for every pair of inputs (of groups: on average). */
+BD_INLINE int bd_pair_bytes(int kind) {
+    const int bytes[] = {[BD_WEIGHTS_BF16] = 4 * BD_BLOCK,
+                         [BD_WEIGHTS_INT8] = 2 * BD_BLOCK,
+                         [BD_WEIGHTS_GROUP4] = BD_GROUP4_BYTES / 16,
+                         [BD_WEIGHTS_GROUP8] = BD_GROUP8_BYTES / 16};
+    return bytes[kind];
 }
 
-/* The tile of rows [row, row + count) and one block of weights, scaled and with its bias. */
-BD_INLINE void bd_product_tile(const bd_product *product, int row, int count, int index,
-                               bd_block block, float *tile) {
-    const bd_linear *linear = product->linear;
-    const uint16_t *x = product->x + row * product->x_stride;
-    if (block.weights)
-        bd_tile(x, product->x_stride, count, block.weights, linear->k_padded, block.ahead, tile,
-                BD_BLOCK);
-#if BD_EXPANDS_IN_TILE
-    else
-        bd_tile_int8(x, product->x_stride, count, block.quantised, linear->k_padded, tile,
-                     BD_BLOCK);
+/* Weights of `num_inputs` inputs of a block in bfloat16: where they lie, or expanded into `to`. */
+BD_INLINE const uint16_t *bd_panel(int kind, const uint8_t *packed, int num_inputs, uint16_t *to) {
+    if (kind == BD_WEIGHTS_BF16) return (const uint16_t *)(const void *)packed;
+    if (kind == BD_WEIGHTS_GROUP4) bd_expand_groups4(packed, num_inputs, to);
+    else if (kind == BD_WEIGHTS_GROUP8) bd_expand_groups8(packed, num_inputs, to);
+    else bd_expand(packed, num_inputs, to);
+    return to;
+}
+
+/* Inputs that are multiplied at a time. Weights that several tiles of rows need come in panels that
+ * stay in the first-level cache; a sum goes on where it stopped, in the same order. */
+BD_INLINE int bd_panel_inputs(int k_padded, int num_rows) {
+    int steps = k_padded / BD_STEP_INPUTS;
+    if (num_rows <= BD_TILE_ROWS || steps <= BD_PANEL_STEPS) return k_padded;
+    int panels = (steps + BD_PANEL_STEPS - 1) / BD_PANEL_STEPS;
+    return (steps + panels - 1) / panels * BD_STEP_INPUTS;
+}
+
+/* The first tile of a panel, and the panel in bfloat16 for the tiles after it, if there are any. */
+BD_INLINE const uint16_t *bd_first_tile(const bd_product *product, const uint16_t *x, int num_rows,
+                                        const uint8_t *packed, int num_inputs, int is_only,
+                                        int goes_on, float *sums) {
+    int kind = product->linear->kind, pair_bytes = bd_pair_bytes(kind);
+#if BD_TILE_EXPANDS
+    if (kind != BD_WEIGHTS_BF16) {
+        bd_tile_expanding(kind, x, product->x_stride, num_rows, packed, num_inputs,
+                          product->expanded, !is_only, goes_on, sums, BD_BLOCK);
+        return product->expanded;
+    }
 #endif
-    if (linear->scales) bd_scale(tile, count, linear->scales + index * BD_BLOCK);
-    if (linear->bias) bd_add_bias(tile, count, linear->bias + index * BD_BLOCK);
+    const uint16_t *weights = bd_panel(kind, packed, num_inputs, product->expanded);
+    /* While this tile is multiplied, the weights behind it come from memory. */
+    const uint8_t *behind =
+        packed + (kind == BD_WEIGHTS_BF16 ? BD_BYTES_AHEAD : num_inputs / 2 * pair_bytes);
+    bd_tile(x, product->x_stride, num_rows, weights, num_inputs,
+            (bd_ahead){(const char *)behind, pair_bytes}, goes_on, sums, BD_BLOCK);
+    return weights;
+}
+
+/* Products of rows [from, to) and one block of weights: sums[to - from][32]. */
+static void bd_product_block(const bd_product *product, int from, int to, int index, float *sums) {
+    const bd_linear *linear = product->linear;
+    const bd_ahead nothing = {NULL, 0};
+    int k_padded = linear->k_padded, num_rows = to - from, pair_bytes = bd_pair_bytes(linear->kind);
+    int inputs = bd_panel_inputs(k_padded, num_rows);
+    const uint16_t *x = product->x + from * product->x_stride;
+    const uint8_t *packed =
+        (const uint8_t *)linear->packed + (ptrdiff_t)index * (k_padded / 2) * pair_bytes;
+    for (int k = 0; k < k_padded; k += inputs, packed += (ptrdiff_t)(inputs / 2) * pair_bytes) {
+        int count = k_padded - k < inputs ? k_padded - k : inputs;
+        int rows = num_rows < BD_TILE_ROWS ? num_rows : BD_TILE_ROWS;
+        const uint16_t *weights =
+            bd_first_tile(product, x + k, rows, packed, count, rows == num_rows, k > 0, sums);
+        for (int row = rows; row < num_rows; row += rows) {
+            rows = num_rows - row < BD_TILE_ROWS ? num_rows - row : BD_TILE_ROWS;
+            bd_tile(x + row * product->x_stride + k, product->x_stride, rows, weights, count,
+                    nothing, k > 0, sums + row * BD_BLOCK, BD_BLOCK);
+        }
+    }
+    if (linear->scales) bd_scale(sums, num_rows, linear->scales + index * BD_BLOCK);
+    if (linear->bias) bd_add_bias(sums, num_rows, linear->bias + index * BD_BLOCK);
 }
 
 static void bd_multiply(const bd_product *product, int first, int last) {
-    float tile[BD_TILE_ROWS * BD_BLOCK];
+    float sums[BD_ROWS_AT_ONCE * BD_BLOCK];
     for (int from = 0; from < product->num_rows; from += BD_ROWS_AT_ONCE) {
-        int to = product->num_rows - from < BD_ROWS_AT_ONCE ? product->num_rows
-                                                            : from + BD_ROWS_AT_ONCE;
+        int left = product->num_rows - from;
+        int to = from + (left < BD_ROWS_AT_ONCE ? left : BD_ROWS_AT_ONCE);
         for (int index = first; index < last; index++) {
-            bd_block block = bd_get_block(product, index);
-            for (int row = from; row < to; row += BD_TILE_ROWS) {
-                int count = to - row < BD_TILE_ROWS ? to - row : BD_TILE_ROWS;
-                bd_product_tile(product, row, count, index, block, tile);
-                bd_put(product, tile, row, count, index);
-            }
+            bd_product_block(product, from, to, index, sums);
+            bd_put(product, sums, from, to - from, index);
         }
     }
 }

@@ -9,14 +9,16 @@
 
 /* Row `id` of a matrix that was packed as a linear layer, from its pairs of inputs. */
 static void unpack_row(const bd_linear *linear, int64_t id, uint16_t *out) {
-    const uint16_t *block = linear->packed + id / BD_BLOCK * BD_BLOCK * linear->k_padded;
+    const uint16_t *block =
+        (const uint16_t *)linear->packed + id / BD_BLOCK * BD_BLOCK * linear->k_padded;
     ptrdiff_t lane = 2 * (id % BD_BLOCK);
     for (int k = 0; k < linear->k_padded; k += 2)
         memcpy(out + k, block + (ptrdiff_t)k * BD_BLOCK + lane, 2 * sizeof *out);
 }
 
-static void unpack_quantised_row(const bd_linear *linear, int64_t id, float scale, float *out) {
-    const uint8_t *block = linear->quantised + id / BD_BLOCK * BD_BLOCK * linear->k_padded;
+static void unpack_int8_row(const bd_linear *linear, int64_t id, float scale, float *out) {
+    const uint8_t *block =
+        (const uint8_t *)linear->packed + id / BD_BLOCK * BD_BLOCK * linear->k_padded;
     ptrdiff_t half = id % BD_BLOCK / BD_LANES, lane = id % BD_LANES;
     const uint8_t *pairs = block + lane / 4 * 16 + half * 8 + lane % 4 * 2;
     for (int k = 0; k < linear->k_padded; k++) {
@@ -35,8 +37,8 @@ void bd_embed_phase(bd_thread *t) {
         int64_t id = run->batch->ids[run->first_row + first];
         float *x = run->x + first * (ptrdiff_t)run->width_padded;
         const uint16_t *row = unpacked;
-        if (model->embedding == NULL && model->head.quantised) {
-            unpack_quantised_row(&model->head, id, model->embedding_scale, x);
+        if (model->embedding == NULL && model->head.kind == BD_WEIGHTS_INT8) {
+            unpack_int8_row(&model->head, id, model->embedding_scale, x);
             continue;
         }
         if (model->embedding == NULL) unpack_row(&model->head, id, unpacked);

@@ -42,7 +42,7 @@ typedef struct {
     float *delta;     /* convolution coefficients [rows][delta_padded] */
     bd_top top;       /* [threads][rows] */
     char *scratch;      /* attention, [threads] */
-    uint16_t *expanded; /* int8 weights, [threads][expanded_stride] */
+    uint16_t *expanded; /* blocks of weights, [threads][expanded_stride] */
     float *partials;
     uint16_t *features; /* of a context, where their width must be padded */
     bd_unit *units;

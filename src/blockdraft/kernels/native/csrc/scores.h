@@ -13,7 +13,7 @@ static void bd_tile_all(const uint16_t *x, ptrdiff_t x_stride, int num_rows, con
     bd_ahead nothing = {(const char *)block, 0};
     for (int row = 0; row < num_rows; row += BD_TILE_ROWS) {
         int count = num_rows - row < BD_TILE_ROWS ? num_rows - row : BD_TILE_ROWS;
-        bd_tile(x + row * x_stride, x_stride, count, block, k_padded, nothing,
+        bd_tile(x + row * x_stride, x_stride, count, block, k_padded, nothing, 0,
                 out + row * out_stride, out_stride);
     }
 }

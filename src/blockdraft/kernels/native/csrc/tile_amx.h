@@ -4,6 +4,7 @@
 #define BD_TILE_H
 
 #include "expand.h"
+#include "expand_groups.h"
 #include "vec.h"
 
 #include <immintrin.h>
@@ -59,9 +60,13 @@ BD_INLINE void bd_prefetch_step(bd_ahead *ahead) {
 }
 
 static void bd_tile_16(const uint16_t *x, size_t x_bytes, const uint16_t *block, int k_padded,
-                       bd_ahead ahead, float *out, size_t out_bytes) {
+                       bd_ahead ahead, int goes_on, float *out, size_t out_bytes) {
     _tile_zero(SUM_A_LOW);
     _tile_zero(SUM_A_HIGH);
+    if (goes_on) {
+        _tile_loadd(SUM_A_LOW, out, out_bytes);
+        _tile_loadd(SUM_A_HIGH, out + BD_LANES, out_bytes);
+    }
     for (int k = 0; k < k_padded; k += 32, block += 32 * BD_BLOCK) {
         bd_prefetch_step(&ahead);
         _tile_loadd(ROWS_A, x + k, x_bytes);
@@ -75,7 +80,7 @@ static void bd_tile_16(const uint16_t *x, size_t x_bytes, const uint16_t *block,
 }
 
 static void bd_tile_32(const uint16_t *x, ptrdiff_t x_stride, const uint16_t *block, int k_padded,
-                       bd_ahead ahead, float *out, ptrdiff_t out_stride) {
+                       bd_ahead ahead, int goes_on, float *out, ptrdiff_t out_stride) {
     size_t x_bytes = 2 * (size_t)x_stride, out_bytes = 4 * (size_t)out_stride;
     const uint16_t *x_b = x + 16 * x_stride;
     float *out_b = out + 16 * out_stride;
@@ -83,6 +88,12 @@ static void bd_tile_32(const uint16_t *x, ptrdiff_t x_stride, const uint16_t *bl
     _tile_zero(SUM_A_HIGH);
     _tile_zero(SUM_B_LOW);
     _tile_zero(SUM_B_HIGH);
+    if (goes_on) {
+        _tile_loadd(SUM_A_LOW, out, out_bytes);
+        _tile_loadd(SUM_A_HIGH, out + BD_LANES, out_bytes);
+        _tile_loadd(SUM_B_LOW, out_b, out_bytes);
+        _tile_loadd(SUM_B_HIGH, out_b + BD_LANES, out_bytes);
+    }
     for (int k = 0; k < k_padded; k += 32, block += 32 * BD_BLOCK) {
         bd_prefetch_step(&ahead);
         _tile_loadd(ROWS_A, x + k, x_bytes);
@@ -101,12 +112,13 @@ static void bd_tile_32(const uint16_t *x, ptrdiff_t x_stride, const uint16_t *bl
 }
 
 static void bd_tile(const uint16_t *x, ptrdiff_t x_stride, int num_rows, const uint16_t *block,
-                    int k_padded, bd_ahead ahead, float *out, ptrdiff_t out_stride) {
+                    int k_padded, bd_ahead ahead, int goes_on, float *out, ptrdiff_t out_stride) {
     if (bd_shaped_rows != num_rows) bd_shape_tiles(num_rows);
     if (num_rows <= 16)
-        bd_tile_16(x, 2 * (size_t)x_stride, block, k_padded, ahead, out, 4 * (size_t)out_stride);
+        bd_tile_16(x, 2 * (size_t)x_stride, block, k_padded, ahead, goes_on, out,
+                   4 * (size_t)out_stride);
     else
-        bd_tile_32(x, x_stride, block, k_padded, ahead, out, out_stride);
+        bd_tile_32(x, x_stride, block, k_padded, ahead, goes_on, out, out_stride);
 }
 
 #define BD_TILE_TAKES_KEYS 1
@@ -151,47 +163,88 @@ static void bd_key_tile(const uint16_t *keys, ptrdiff_t stride, const uint16_t *
     }
 }
 
-#define BD_STEP (32 * BD_BLOCK) /* weights of one tile step: 32 inputs of 32 outputs */
+#define BD_TILE_EXPANDS 1
 
-BD_INLINE void bd_expand_step(const bd_tables *tables, const uint8_t *from, uint16_t *to) {
+/* One step's weights to bfloat16; returns where the next step's lie. */
+BD_INLINE const uint8_t *bd_expand_step(const int kind, const bd_tables *tables,
+                                        const uint8_t *from, uint16_t *to) {
+    if (kind == BD_WEIGHTS_GROUP4) {
+        bd_expand_group4(from, to);
+        return from + BD_GROUP4_BYTES;
+    }
+    if (kind == BD_WEIGHTS_GROUP8) {
+        bd_expand_group8(from, to);
+        return from + BD_GROUP8_BYTES;
+    }
     for (int pair = 0; pair < 16; pair++, from += 64, to += 64) {
         __m512i first, second;
         bd_expand_pair(tables, from, &first, &second);
-        _mm512_store_si512(to, first);
-        _mm512_store_si512(to + 32, second);
+        _mm512_storeu_si512(to, first);
+        _mm512_storeu_si512(to + 32, second);
     }
+    return from;
 }
 
-/* The same sums. A tile cannot be loaded from registers, so the weights of a step pass through
- * two small buffers in turn, which stay in the first-level cache. */
-static void bd_tile_int8(const uint16_t *x, ptrdiff_t x_stride, int num_rows, const uint8_t *block,
-                         int k_padded, float *out, ptrdiff_t out_stride) {
+/* Expands weights step by step while the matrix unit works on the step before. A tile cannot be
+ * loaded from registers, so they pass through `expanded`, where other rows find them if it is to
+ * keep them; else two steps take turns, which stay in the first-level cache. */
+BD_INLINE void bd_tile_steps(const int kind, const uint16_t *x, ptrdiff_t x_stride, int num_rows,
+                             const uint8_t *packed, int k_padded, uint16_t *expanded, int keeps,
+                             int goes_on, float *out, ptrdiff_t out_stride) {
     size_t x_bytes = 2 * (size_t)x_stride, out_bytes = 4 * (size_t)out_stride;
-    _Alignas(64) uint16_t buffers[2][BD_STEP];
+    const uint16_t *x_b = x + 16 * x_stride;
+    float *out_b = out + 16 * out_stride;
+    int is_high = num_rows > 16;
     bd_tables tables = bd_load_tables();
     if (bd_shaped_rows != num_rows) bd_shape_tiles(num_rows);
     _tile_zero(SUM_A_LOW);
     _tile_zero(SUM_A_HIGH);
     _tile_zero(SUM_B_LOW);
     _tile_zero(SUM_B_HIGH);
-    for (int k = 0; k < k_padded; k += 32, block += BD_STEP, x += 32) {
-        uint16_t *weights = buffers[k / 32 % 2];
-        bd_expand_step(&tables, block, weights);
-        _tile_loadd(ROWS_A, x, x_bytes);
+    if (goes_on) {
+        _tile_loadd(SUM_A_LOW, out, out_bytes);
+        _tile_loadd(SUM_A_HIGH, out + BD_LANES, out_bytes);
+        if (is_high) {
+            _tile_loadd(SUM_B_LOW, out_b, out_bytes);
+            _tile_loadd(SUM_B_HIGH, out_b + BD_LANES, out_bytes);
+        }
+    }
+    for (int k = 0; k < k_padded; k += 32) {
+        uint16_t *weights = expanded + (keeps ? k : k % 64) * BD_BLOCK;
+        packed = bd_expand_step(kind, &tables, packed, weights);
+        _tile_loadd(ROWS_A, x + k, x_bytes);
         _tile_loadd(WEIGHT_LOW, weights, 4 * BD_BLOCK);
         _tile_loadd(WEIGHT_HIGH, weights + BD_BLOCK, 4 * BD_BLOCK);
         _tile_dpbf16ps(SUM_A_LOW, ROWS_A, WEIGHT_LOW);
         _tile_dpbf16ps(SUM_A_HIGH, ROWS_A, WEIGHT_HIGH);
-        if (num_rows <= 16) continue;
-        _tile_loadd(ROWS_B, x + 16 * x_stride, x_bytes);
+        if (!is_high) continue;
+        _tile_loadd(ROWS_B, x_b + k, x_bytes);
         _tile_dpbf16ps(SUM_B_LOW, ROWS_B, WEIGHT_LOW);
         _tile_dpbf16ps(SUM_B_HIGH, ROWS_B, WEIGHT_HIGH);
     }
     _tile_stored(SUM_A_LOW, out, out_bytes);
     _tile_stored(SUM_A_HIGH, out + BD_LANES, out_bytes);
-    if (num_rows <= 16) return;
-    _tile_stored(SUM_B_LOW, out + 16 * out_stride, out_bytes);
-    _tile_stored(SUM_B_HIGH, out + 16 * out_stride + BD_LANES, out_bytes);
+    if (!is_high) return;
+    _tile_stored(SUM_B_LOW, out_b, out_bytes);
+    _tile_stored(SUM_B_HIGH, out_b + BD_LANES, out_bytes);
+}
+
+static void bd_tile_expanding(int kind, const uint16_t *x, ptrdiff_t x_stride, int num_rows,
+                              const uint8_t *packed, int k_padded, uint16_t *expanded, int keeps,
+                              int goes_on, float *out, ptrdiff_t out_stride) {
+#define CASE(kind) \
+    case kind: \
+        bd_tile_steps(kind, x, x_stride, num_rows, packed, k_padded, expanded, keeps, goes_on, \
+                      out, out_stride); \
+        break
+    switch (kind) {
+        CASE(BD_WEIGHTS_GROUP4);
+        CASE(BD_WEIGHTS_GROUP8);
+        default:
+            bd_tile_steps(BD_WEIGHTS_INT8, x, x_stride, num_rows, packed, k_padded, expanded, keeps,
+                          goes_on, out, out_stride);
+    }
+#undef CASE
 }
 
 #endif

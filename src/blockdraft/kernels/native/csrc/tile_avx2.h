@@ -9,6 +9,7 @@
 #define BD_TILE_ROWS 4
 
 #define BD_TILE_TAKES_KEYS 0
+#define BD_TILE_EXPANDS 0
 
 BD_INLINE void bd_thread_begin(void) {}
 BD_INLINE void bd_thread_end(void) {}
@@ -30,10 +31,13 @@ BD_INLINE __m256i bd_pair(const uint16_t *x) {
 
 /* Sixteen outputs: even inputs first, then odd, one sum for each output. */
 BD_INLINE void bd_half_tile(const int num_rows, const uint16_t *x, ptrdiff_t x_stride,
-                            const uint16_t *block, int k_padded, float *out,
+                            const uint16_t *block, int k_padded, int goes_on, float *out,
                             ptrdiff_t out_stride) {
     __m256 low[BD_TILE_ROWS], high[BD_TILE_ROWS];
-    for (int r = 0; r < num_rows; r++) low[r] = high[r] = _mm256_setzero_ps();
+    for (int r = 0; r < num_rows; r++) {
+        low[r] = goes_on ? _mm256_loadu_ps(out + r * out_stride) : _mm256_setzero_ps();
+        high[r] = goes_on ? _mm256_loadu_ps(out + r * out_stride + 8) : _mm256_setzero_ps();
+    }
     for (int k = 0; k < k_padded; k += 2, block += 2 * BD_BLOCK) {
         __m256i w_low = _mm256_loadu_si256((const __m256i *)block);
         __m256i w_high = _mm256_loadu_si256((const __m256i *)(block + BD_LANES));
@@ -52,21 +56,25 @@ BD_INLINE void bd_half_tile(const int num_rows, const uint16_t *x, ptrdiff_t x_s
 }
 
 BD_INLINE void bd_tile_rows(const int num_rows, const uint16_t *x, ptrdiff_t x_stride,
-                            const uint16_t *block, int k_padded, float *out,
+                            const uint16_t *block, int k_padded, int goes_on, float *out,
                             ptrdiff_t out_stride) {
-    bd_half_tile(num_rows, x, x_stride, block, k_padded, out, out_stride);
-    bd_half_tile(num_rows, x, x_stride, block + BD_BLOCK, k_padded, out + BD_LANES, out_stride);
+    bd_half_tile(num_rows, x, x_stride, block, k_padded, goes_on, out, out_stride);
+    bd_half_tile(num_rows, x, x_stride, block + BD_BLOCK, k_padded, goes_on, out + BD_LANES,
+                 out_stride);
 }
 
 static void bd_tile(const uint16_t *x, ptrdiff_t x_stride, int num_rows, const uint16_t *block,
-                    int k_padded, bd_ahead ahead, float *out, ptrdiff_t out_stride) {
+                    int k_padded, bd_ahead ahead, int goes_on, float *out, ptrdiff_t out_stride) {
     (void)ahead; /* the hardware prefetcher keeps up with the arithmetic */
+#define CASE(n) \
+    case n: bd_tile_rows(n, x, x_stride, block, k_padded, goes_on, out, out_stride); break
     switch (num_rows) {
-        case 1: bd_tile_rows(1, x, x_stride, block, k_padded, out, out_stride); break;
-        case 2: bd_tile_rows(2, x, x_stride, block, k_padded, out, out_stride); break;
-        case 3: bd_tile_rows(3, x, x_stride, block, k_padded, out, out_stride); break;
-        default: bd_tile_rows(4, x, x_stride, block, k_padded, out, out_stride);
+        CASE(1);
+        CASE(2);
+        CASE(3);
+        default: bd_tile_rows(4, x, x_stride, block, k_padded, goes_on, out, out_stride);
     }
+#undef CASE
 }
 
 #endif

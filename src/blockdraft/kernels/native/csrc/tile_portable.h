@@ -7,6 +7,7 @@
 #define BD_TILE_ROWS 8
 
 #define BD_TILE_TAKES_KEYS 0
+#define BD_TILE_EXPANDS 0
 
 BD_INLINE void bd_thread_begin(void) {}
 BD_INLINE void bd_thread_end(void) {}
@@ -15,9 +16,10 @@ BD_INLINE void bd_thread_end(void) {}
  *
  * num_rows is 1..BD_TILE_ROWS; `block` is packed [k_padded / 2][2][16][2]. */
 static void bd_tile(const uint16_t *x, ptrdiff_t x_stride, int num_rows, const uint16_t *block,
-                    int k_padded, bd_ahead ahead, float *out, ptrdiff_t out_stride) {
+                    int k_padded, bd_ahead ahead, int goes_on, float *out, ptrdiff_t out_stride) {
     (void)ahead;
     float sum[BD_TILE_ROWS][BD_BLOCK] = {{0}};
+    for (int r = 0; goes_on && r < num_rows; r++) memcpy(sum[r], out + r * out_stride, sizeof sum[r]);
     for (int k = 0; k < k_padded; k += 2, block += 2 * BD_BLOCK) {
         float even[BD_BLOCK], odd[BD_BLOCK];
         for (int i = 0; i < BD_BLOCK; i++) {

@@ -35,7 +35,7 @@ BD_INLINE bd_f32v bd_select(bd_i32v mask, bd_f32v yes, bd_f32v no) {
 /* What will be needed soon: `bytes` more of it for every pair of inputs (128 bytes of weights). */
 typedef struct {
     const char *at;
-    int bytes; /* 128 or 64; 0 for nothing */
+    int bytes; /* 128, or less where weights are quantised; 0 for nothing */
 } bd_ahead;
 
 /* a * b + c, rounded once where the instruction set can. */

@@ -31,6 +31,17 @@ static void *take(arena *a, size_t count, size_t size) {
     return at;
 }
 
+/* Whether any product of the model has weights that are expanded when they are used. */
+static int expands(const bd_model *m) {
+    int kinds = m->head.kind | m->feature.kind;
+    for (int i = 0; i < m->num_layers; i++) {
+        const bd_layer *layer = &m->layers[i];
+        kinds |= layer->qkv.kind | layer->output.kind | layer->gate_up.kind | layer->down.kind;
+        kinds |= layer->attention_conv.projection.kind | layer->mlp_conv.projection.kind;
+    }
+    return kinds != BD_WEIGHTS_BF16;
+}
+
 static void set_sizes(bd_run *run) {
     const bd_model *m = run->model;
     const bd_layer *layer = m->num_layers ? &m->layers[0] : NULL;
@@ -46,8 +57,7 @@ static void set_sizes(bd_run *run) {
     int widest = m->feature.k_padded;
     const int widths[] = {run->width_padded, run->heads_padded, run->ffn_padded};
     for (int i = 0; i < 3; i++) widest = widths[i] > widest ? widths[i] : widest;
-    int is_quantised = m->head.quantised != NULL || (layer && layer->qkv.quantised);
-    run->expanded_stride = is_quantised ? (size_t)widest * BD_BLOCK : 0;
+    run->expanded_stride = expands(m) ? (size_t)widest * BD_BLOCK : 0;
 }
 
 static void lay_out(bd_run *run, arena *a) {
