@@ -77,7 +77,7 @@ def evaluate_pair(result: dict[str, Any]) -> str:
         one, two = by[task, "dflash"], by[task, "dflash2"]
         gains.append(two["tau"] / one["tau"])
         lines.append(
-            f"| {task} | {_tau(one)} | {_tau(two)} | {gains[-1] - 1:+.0%} | {one['selector_tau']:.2f} | "
+            f"| {task} | {_tau(one)} | {_tau(two)} | {_gain(two, gains[-1])} | {one['selector_tau']:.2f} | "
             f"{two['top1_tau']:.2f} | {two['selector_tau']:.2f} | {two['oracle_tau']:.2f} | {two['headroom_recovered']:.0%} |"
         )
     lines.append(f"| mean | | | **{_mean(gains) - 1:+.0%}** | | | | | |")
@@ -117,6 +117,15 @@ def _over(rows: Sequence[Row], method: str, value: Callable[[Row], float | None]
 
 def _cell(row: Row) -> str:
     return f"**{row['speedup']:.2f} times**, τ {_tau(row)}"
+
+
+def _gain(row: Row, ratio: float) -> str:
+    """Of DFlash 2 over DFlash, with the interval of the same prompts where the result has it."""
+    paired = row.get("against", {}).get("dflash")
+    if not paired or not paired["tau_ratio_ci95"]:
+        return f"{ratio - 1:+.0%}"
+    low, high = paired["tau_ratio_ci95"]
+    return f"{ratio - 1:+.0%} ({low - 1:+.0%} to {high - 1:+.0%})"
 
 
 def _tau(row: Row) -> str:

@@ -62,6 +62,29 @@ def test_a_row_s_fault_is_told(tmp_path: Path) -> None:
         load_runs([tmp_path / "R.json"])
 
 
+def test_gains_over_other_methods_have_a_table(tmp_path: Path) -> None:
+    whole = made_up_result(tasks=("gsm8k",), concurrencies=(1,), temperatures=(0.0,))
+    path = tmp_path / "R.json"
+    page = _page(path, whole)
+    assert page is not None
+    assert "Methods against each other" not in page
+    gain = {"tau_ratio": 1.234, "tau_ratio_ci95": [1.1, 1.4], "num_prompts": 20}
+    whole["rows"][-1]["against"] = {"runs/dflash<1>": gain | {"speed_ratio": None}}
+    page = _page(path, whole)
+    assert page is not None
+    table = page.split("Methods against each other")[1].split("</section>")[0]
+    for word in (">dflash&lt;1&gt;<", ">1.23<", ">1.10\u20131.40<", ">\u2013<"):
+        assert word in table
+    for bad in (
+        7,
+        {"x": 7},
+        {"x": gain | {"tau_ratio": [1, 2]}},
+        {"x": gain | {"tau_ratio_ci95": 1}},
+    ):
+        whole["rows"][-1]["against"] = bad
+        assert _page(path, whole) is None
+
+
 @pytest.mark.parametrize("key", ["cycles", "params", "provenance", "speculation"])
 def test_half_a_trace_is_named(tmp_path: Path, key: str) -> None:
     path = tmp_path / "T.json"

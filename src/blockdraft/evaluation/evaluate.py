@@ -17,6 +17,7 @@ from blockdraft.evaluation.compare import NOTHING, against_plain
 from blockdraft.evaluation.engines import PLAIN, Engine
 from blockdraft.evaluation.journal import Journal
 from blockdraft.evaluation.marks import accuracy
+from blockdraft.evaluation.pairs import against_others
 from blockdraft.evaluation.provenance import code_digest, machine, provenance, versions
 from blockdraft.evaluation.rows import row_of
 from blockdraft.evaluation.tasks import Task
@@ -103,7 +104,7 @@ def _rows(
         counts = [run.candidates for run in watched if run.candidates is not None]
         figures = candidate_figures(add_counts(counts) if counts else None)
         rows.append({**row, **more, "accuracy": share, **figures})
-    return rows
+    return against_others(rows, PLAIN)
 
 
 def _write(out: Path, result: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from blockdraft.evaluation.acceptance import acceptance
 from blockdraft.evaluation.answers import PHASES, Answer, ChunkRun
 from blockdraft.evaluation.benchmark import Cell
+from blockdraft.evaluation.pairs import prompt_figures
 from blockdraft.evaluation.repeats import distinct_ngrams, longest_repeat
 from blockdraft.evaluation.server_metrics import add_server_counts
 
@@ -33,6 +34,7 @@ def row_of(cell: Cell, runs: Sequence[ChunkRun]) -> dict[str, Any]:
         **_clock(answers, runs),
         **_memory(runs),
         **_text(good),
+        "prompts": prompt_figures(runs, is_alone=cell.concurrency == 1),
     }
 
 

@@ -9,7 +9,7 @@ from blockdraft.report.document import THEME_BUTTON, document, escape
 from blockdraft.report.facts import fact_list, flat
 from blockdraft.report.load import Run
 from blockdraft.report.sections import Figure, Section, sections
-from blockdraft.report.tables import side_by_side, tables
+from blockdraft.report.tables import pairs, side_by_side, tables
 
 
 def report_page(runs: Sequence[Run], title: str | None = None) -> str:
@@ -24,7 +24,7 @@ def report_page(runs: Sequence[Run], title: str | None = None) -> str:
 <h2 class="apart">Tables</h2>
 <p class="soft">A click on a head sorts. A copy has the rows that are shown, with full precision.
 <label class="all" hidden><input type="checkbox" id="all"> every temperature and load</label></p>
-{side_by_side(cells)}{tables(cells)}
+{side_by_side(cells)}{pairs(cells)}{tables(cells)}
 <h2 class="apart">Where this comes from</h2>
 {"".join(map(_provenance, runs))}</main>"""
     styles, scripts = ("charts.css", "report.css"), ("report.js",)

@@ -7,6 +7,9 @@ from typing import Any
 
 from blockdraft.param_types import is_number, is_whole
 
+#: Ratios of two methods in `against`; each has an interval.
+GAINS = ("tau_ratio", "speed_ratio")
+
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
@@ -31,6 +34,18 @@ def _is_table(value: Any) -> bool:
 
 def _is_table_of_lists(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_is_numbers, value.values()))
+
+
+def _is_gains(value: Any) -> bool:
+    """Of each other method ratios that are numbers, intervals, or null."""
+    gains = list(value.values()) if isinstance(value, dict) else [None]
+    return all(
+        isinstance(gain, dict)
+        and all(each is None or _is_finite(each) or _is_interval(each) for each in gain.values())
+        and all(_is_interval(gain.get(f"{name}_ci95") or [0, 0]) for name in GAINS)
+        and all(_is_finite(gain.get(name) or 0) for name in GAINS)
+        for gain in gains
+    )
 
 
 #: Keys that every row has; all others may be absent, or null.
@@ -59,6 +74,7 @@ _OTHERS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("a list of numbers", _is_numbers, "conditional_acceptance_by_position"),
     ("a table of numbers", _is_table, "ms_per_cycle ttft_ms itl_ms"),
     ("a table of lists", _is_table_of_lists, "recall_by_position"),
+    ("a table of gains", _is_gains, "against"),
 )
 
 

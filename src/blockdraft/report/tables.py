@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from blockdraft.report.cells import Cells, Series
 from blockdraft.report.document import escape
 from blockdraft.report.load import Row
+from blockdraft.report.row_faults import GAINS
 
 #: What a cell is filled with: a figure of a row, or None.
 Fill = Callable[[Row], Any]
@@ -182,6 +184,36 @@ def side_by_side(cells: Cells) -> str:
     heads += "".join(_head(f"tokens/s {name} / {names[0]}") for name in names[1:])
     inside = f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>"
     return _with_button("Side by side", inside)
+
+
+def pairs(cells: Cells) -> str:
+    """Gains of methods over those before them on the same prompts; "" if none were measured."""
+    rows = []
+    for series, task, view, row in cells:
+        for other, gain in (row.get("against") or {}).items():
+            values = [(gain.get(n), gain.get(f"{n}_ci95")) for n in GAINS]
+            rows.append(
+                f'<tr class="{series.key}" data-t="{view.temperature:g}" '
+                f'data-c="{view.concurrency}">'
+                + _cell(task, task, "l")
+                + _cell(series.label, series.label, "l")
+                + _cell(PurePath(other).name or other, other, "l")
+                + _cell(view.concurrency, view.concurrency)
+                + _cell(f"{view.temperature:g}", view.temperature)
+                + "".join(
+                    _cell(shown(ratio, ".2f"), _raw(ratio))
+                    + _cell(shown(span, "interval"), _raw(span))
+                    for ratio, span in values
+                )
+                + "</tr>"
+            )
+    if not rows:
+        return ""
+    names = ("task", "method", "against", "at once", "T")
+    heads = "".join(_head(name, is_left=i < 3) for i, name in enumerate(names))
+    heads += "".join(map(_head, ("τ ratio", "95 %", "speed ratio", "95 %")))
+    inside = f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    return _with_button("Methods against each other", inside)
 
 
 def _compared(rows: Sequence[Row | None]) -> str:
