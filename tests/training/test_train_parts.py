@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from blockdraft.config import load_recipe
+from blockdraft.data.recipe import AnswersRecipe
 from blockdraft.errors import CheckpointError, ConfigError
+from blockdraft.interop.zlab import read_zlab
 from blockdraft.training.checkpoint import CheckpointFolder, load_model_state
 from blockdraft.training.ema import Ema
 from blockdraft.training.logs import flat, keep_rows
@@ -248,6 +250,32 @@ def test_shipped_recipes_are_read_and_differ_by_method_alone(name: str) -> None:
     for name_ in ("losses", "temperature", "weighting", "gamma", "alpha"):
         assert getattr(recipe.objective, name_) == getattr(other.objective, name_)
     assert recipe.run.seed == other.run.seed
+
+
+def test_the_guide_says_where_each_prompt_file_is_from() -> None:
+    recipe = load_recipe(ROOT / "recipes" / "smollm2-135m" / "answers.toml", AnswersRecipe)
+    guide = (ROOT / "docs" / "guides" / "train.md").read_text("utf-8")
+    table = guide.split("## The prompts of answers.toml")[1].split("\n## ")[0]
+    assert len(recipe.sources) == 20
+    for source in recipe.sources:
+        assert source.file == f"train/{source.name}.jsonl"
+        assert f"`{source.name}`" in table, source.name
+
+
+def test_the_stages_of_the_shipped_drafter_go_on_from_each_other() -> None:
+    folder = ROOT / "recipes" / "smollm2-135m" / "stages"
+    stages = [load_recipe(folder / f"{n}.toml", TrainRecipe) for n in (1, 2, 3)]
+    config = read_zlab(ROOT / "src/blockdraft/checkpoints/smollm2-135m-dflash2")[0]
+    for recipe, before in zip(stages, [None, *stages[:-1]], strict=True):
+        expected = "" if before is None else f"{before.run.out}/drafter"
+        assert recipe.drafter.start_from == expected
+        same = ("method", "num_layers", "block_size", "target_layer_ids", "mask_token_id")
+        for name in (*same, "selector_rank", "selector_top_k", "conv_kernel_size"):
+            assert getattr(recipe.drafter, name) == getattr(config, name), name
+    assert stages[-1].drafter.draft_vocab_size == config.draft_vocab_size
+    assert [recipe.schedule.max_steps for recipe in stages] == [246, 1000, 1150]
+    for name in ("objective", "batch"):
+        assert len({str(getattr(recipe, name)) for recipe in stages}) == 1
 
 
 @pytest.mark.parametrize(
