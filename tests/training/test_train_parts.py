@@ -258,7 +258,7 @@ def test_the_guide_says_where_each_prompt_file_is_from() -> None:
     table = guide.split("## The prompts of answers.toml")[1].split("\n## ")[0]
     assert len(recipe.sources) == 20
     for source in recipe.sources:
-        assert source.file == f"train/{source.name}.jsonl"
+        assert source.file == Path(f"train/{source.name}.jsonl")
         assert f"`{source.name}`" in table, source.name
 
 
