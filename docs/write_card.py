@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from card_limits import limits
+
 from blockdraft.data.answers import iter_answers, read_meta
 from blockdraft.errors import CheckpointError, ConfigError, UserError
 from blockdraft.interop.zlab import checkpoint_fingerprint, read_provenance, read_zlab
@@ -67,10 +69,14 @@ def card(args: argparse.Namespace) -> str:
     about = tomllib.loads(args.sources.read_text("utf-8"))
     result = json.loads(args.evaluation.read_text("utf-8"))
     method = find_method(result, checkpoint_fingerprint(args.checkpoint), args.method)
-    has_bars = read_zlab(args.checkpoint)[0].method == "dflash2"  # the plain one is its control
+    config = read_zlab(args.checkpoint)[0]
+    has_bars = config.method == "dflash2"  # the plain one is its control
+    recipe = json.loads(_run(args.run)[0]["recipe"])
+    max_lens = recipe["data"]["max_len"], (read_meta(args.answers) or {}).get("max_tokens", "?")
     parts = [
         head(args.checkpoint),
         acceptance(result, method, about["bars"] if has_bars else {}),
+        limits(result, method, config, max_lens, about["languages"]),
         training(args.run, args.earlier),
         data(args.answers, about),
         checkpoint(args.checkpoint),
@@ -142,6 +148,11 @@ def acceptance(result: Mapping[str, Any], method: str, bars: Mapping[str, float]
         "",
         *_positions(mine),
     ]
+    if bars:
+        lines += [
+            "",
+            "The bar is the τ that this drafter was asked to reach before it was shipped.",
+        ]
     missed = [row["task"] for row in mine if not _is_reached(row, bars)]
     if missed:
         lines += ["", f"Not reached: {', '.join(missed)}."]

@@ -22,6 +22,7 @@ from tests.drafters.tiny import random_tensors, tiny_drafter_config
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = """
 note = "Overlap was removed."
+languages = "English"
 [bars]
 gsm8k = 2.8
 mbpp = 3.0
@@ -38,7 +39,9 @@ def script() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))  # as where the script is run
+        spec.loader.exec_module(module)
     return module
 
 
@@ -97,7 +100,8 @@ def folder(tmp_path: Path) -> Path:
         "machine": {"cpu": "a cpu", "threads": 2},
         "time": "2026-11-30T10:00:00+00:00",
     }
-    (tmp_path / "R.json").write_text(json.dumps({"provenance": about, "rows": rows}))
+    result = {"provenance": about, "settings": {"max_tokens": 96}, "rows": rows}
+    (tmp_path / "R.json").write_text(json.dumps(result))
     return tmp_path
 
 
@@ -125,7 +129,25 @@ def test_figures_stand_beside_their_control_and_bar(script: ModuleType, folder: 
     assert "Not reached: mbpp." in text
     assert "Not measured: humaneval." in text
     assert "| gsm8k | 0.70 | 0.61 | - |" in text
-    assert "9.9" not in text
+    assert "| 9.9" not in text
+    assert "The bar is the τ that this drafter was asked to reach" in text
+
+
+def test_limits_are_those_of_the_figures_and_of_the_data(script: ModuleType, folder: Path) -> None:
+    result = json.loads((folder / "R.json").read_text())
+    result["rows"] += [
+        row("gsm8k", "mine", 2.0, concurrency=16, speedup=0.5),
+        row("mbpp", "mine", 3.0, concurrency=16, speedup=0.7),
+        row("mbpp", "mine", 1.1, temperature=1.0, speedup=0.9),
+    ]
+    (folder / "R.json").write_text(json.dumps(result))
+    text = card(script, folder).split("## Limits")[1].split("## Training")[0]
+    assert "- Worst of these tasks: mbpp, τ 2.50." in text
+    assert "- 16 requests at once, greedy: τ 2.50, 0.60 times plain speed." in text
+    assert "- One request at a time, at temperature 1: τ 5.50, 1.20 times plain speed." in text
+    assert "8 requests at once" not in text
+    assert "Trained on English. Of the target's " in text
+    assert "at most 77 tokens, answers of at most 256; measured on answers of at most 96" in text
 
 
 def test_run_data_and_checkpoint(script: ModuleType, folder: Path) -> None:
@@ -155,6 +177,7 @@ def test_the_control_has_no_bars(script: ModuleType, folder: Path) -> None:
     text = card(script, folder)
     assert "| mbpp | 40 | **2.50** | 2.40-2.60 | 2.50 | - | 21 | 1.50 | - |" in text
     assert "reached" not in text
+    assert "The bar" not in text
 
 
 def test_check_notices_a_change(script: ModuleType, folder: Path) -> None:
