@@ -145,6 +145,8 @@ class Proposal:
         q_ids: support of q at each slot; None says that every q is a point mass at `ids`.
         q_probs: q on that support, rows sum to 1; the row really sampled from.
         looked_up: rows whose drafts were copied from their text, not made by the drafter's model.
+        match_lens: where drafts were looked up, tokens of each row that its copy is the
+            continuation of; 0 without one. Empty where nothing is looked up.
     """
 
     ids: Int64[Tensor, "b k"]
@@ -152,6 +154,7 @@ class Proposal:
     q_ids: Int64[Tensor, "b k c"] | None = None
     q_probs: Float32[Tensor, "b k c"] | None = None
     looked_up: frozenset[int] = frozenset()
+    match_lens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

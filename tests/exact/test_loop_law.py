@@ -66,17 +66,22 @@ def run(
     prompt: tuple[int, ...] = PROMPT,
 ) -> list[Row]:
     """Finished rows of requests that differ in their seed only."""
-    rows = [
+    rows = requests(params, num_requests, prompt)
+    for _ in Runner(target, drafter, rows, RunnerLimits(max_batch_size=128)).run():
+        pass
+    return rows
+
+
+def requests(params: SamplingParams, number: int, prompt: tuple[int, ...] = PROMPT) -> list[Row]:
+    """Requests that differ in their streams only."""
+    return [
         Row(
             request=Request(prompt_ids=prompt, params=params, seed=seed),
             limit_len=len(prompt) + params.max_tokens,
             target_end_ids=frozenset(),
         )
-        for seed in range(num_requests)
+        for seed in range(number)
     ]
-    for _ in Runner(target, drafter, rows, RunnerLimits(max_batch_size=128)).run():
-        pass
-    return rows
 
 
 def counts(samples: Sequence[Sequence[int]], vocab_size: int = VOCAB) -> Law:

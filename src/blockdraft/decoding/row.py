@@ -11,6 +11,7 @@ from blockdraft.decoding.clock import Timing
 from blockdraft.decoding.text import TextTracker
 from blockdraft.sampling.logprobs import TokenLogprob
 from blockdraft.types import Cycle, FinishReason, Request, SamplingParams
+from blockdraft.verification.acceptance import RowAcceptance
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Row:
         target_end_ids: the target's own end ids.
         is_doubted: the last pass chose no token behind its accepted drafts; the next drafts none.
         features: recorded hidden states of the committed positions, in pieces [t, f].
+        acceptance: what was learnt of its drafts, where lengths are fitted to the load.
         tracker: follows the text while stop strings or a stream need it; else None.
     """
 
@@ -36,6 +38,7 @@ class Row:
     finish_reason: FinishReason | None = None
     error: str | None = None
     is_doubted: bool = False
+    acceptance: RowAcceptance = field(default_factory=RowAcceptance)
     mark: tuple[float, dict[str, float]] | None = None
     timing: Timing | None = None
 

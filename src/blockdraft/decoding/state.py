@@ -9,14 +9,21 @@ from torch import Tensor
 
 from blockdraft.cache.base import DraftContext, TargetCache
 from blockdraft.decoding.clock import Clock
+from blockdraft.decoding.load import PlannedCycle
 from blockdraft.decoding.row import Row
 from blockdraft.drafters.base import Drafter
 from blockdraft.targets.base import Target
+from blockdraft.verification.budget import DraftBudget
 
 
 @dataclass
 class DecodeState:
-    """Row i of `rows` lives in slot i of the cache and of the draft context: no holes, ever."""
+    """Row i of `rows` lives in slot i of the cache and of the draft context: no holes, ever.
+
+    Attributes:
+        budget: fits drafts to the load; None always drafts as much as there is room for.
+        planned: what it decided for the cycle that runs.
+    """
 
     target: Target
     drafter: Drafter | None
@@ -26,6 +33,8 @@ class DecodeState:
     prefill_chunk_len: int = 512
     record_layer_ids: tuple[int, ...] = ()
     rows: list[Row] = field(default_factory=list)
+    budget: DraftBudget | None = None
+    planned: PlannedCycle | None = None
 
     @property
     def layer_ids(self) -> tuple[int, ...]:

@@ -21,17 +21,20 @@ from blockdraft.decoding.choose_tokens import (
     draws,
     record_logprobs,
 )
+from blockdraft.decoding.load import note_cycle, pass_kind, plan_cycle, planned_batch
 from blockdraft.decoding.row import Row
 from blockdraft.decoding.state import DecodeState, anchors
 from blockdraft.drafters.base import DraftBatch
 from blockdraft.sampling.streams import Purpose
 from blockdraft.targets.base import PassOutput, RowBatch
 from blockdraft.types import Cycle, Proposal, Verdict
+from blockdraft.verification.budget import DraftBudget
 
 
 @torch.inference_mode()
 def cycle(state: DecodeState) -> None:
     """Advance every row by at least one token. Rows must not be empty or finished."""
+    mark = state.clock.mark()
     proposal = propose(state)
     output = verify(state, proposal)
     verdict, faults = choose_tokens(state.rows, proposal, output)
@@ -43,19 +46,35 @@ def cycle(state: DecodeState) -> None:
         if fault is not None and is_met and not row.is_doubted:
             row.fail(fault.message)
     commit(state, proposal, verdict, output, frozenset(faults))
+    if state.budget is not None and state.planned is not None:
+        note_cycle(state.budget, state.planned, state.rows, state.clock.since(mark))
 
 
 def propose(state: DecodeState) -> Proposal:
     """Draft and select for every row; rows near their limit ask for less, or for nothing."""
+    state.planned = None
     if state.drafter is None or state.context is None:
         return nothing_drafted(len(state.rows))
     batch = draft_batch(state.rows, state.drafter.num_draft_tokens, state.target.device)
+    if state.budget is not None and any(batch.max_lens):
+        batch = within_budget(state, state.budget, batch)
     if not any(batch.max_lens):
-        return nothing_drafted(len(state.rows))
+        return batch.found or nothing_drafted(len(state.rows))
     with state.clock.phase("draft"):
         drafted = state.drafter.draft(state.context, batch)
     with state.clock.phase("select"):
         return state.drafter.select(drafted, batch)
+
+
+def within_budget(state: DecodeState, budget: DraftBudget, batch: DraftBatch) -> DraftBatch:
+    """The batch with what the load leaves of its lengths; remembers the plan, to learn from it."""
+    assert state.drafter is not None
+    assert state.context is not None
+    with state.clock.phase("draft"):
+        found = state.drafter.look_up(state.context, batch)
+    kind = pass_kind(state.drafter, state.target.computes_padding, not best_is_enough(state.rows))
+    state.planned = plan_cycle(budget, state.rows, batch, found, kind)
+    return planned_batch(batch, found, state.planned.lens)
 
 
 def nothing_drafted(num_rows: int) -> Proposal:

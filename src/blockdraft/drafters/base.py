@@ -27,6 +27,8 @@ class DraftBatch:
         max_lens: most tokens worth drafting for each row (its limit may be near); may be 0.
         temperatures: of each row; below GREEDY_TEMPERATURE the draft is greedy, its q one-hot.
         uniforms: draws in [0, 1) for token a+1+j of each row; None when every row is greedy.
+        found: what `look_up` gave for these rows, if it was called before, with as much of each
+            row's length as is to be verified; rows with any are not drafted for.
     """
 
     anchor_ids: Int64[Tensor, "b"]
@@ -35,6 +37,7 @@ class DraftBatch:
     max_lens: tuple[int, ...]
     temperatures: tuple[float, ...]
     uniforms: Float64[Tensor, "b k"] | None = None
+    found: Proposal | None = None
 
 
 class Drafter(ABC):
@@ -47,6 +50,7 @@ class Drafter(ABC):
     name: str
     num_draft_tokens: int
     target_layer_ids: tuple[int, ...] = ()
+    has_model: bool = True  # without one all that it proposes comes from `look_up`
 
     @cached_property
     def alarm(self) -> AcceptanceAlarm | None:
@@ -67,6 +71,13 @@ class Drafter(ABC):
     @abstractmethod
     def new_context(self, num_slots: int, max_len: int) -> DraftContext:
         """An empty context for `num_slots` sequences of up to `max_len` tokens."""
+
+    def look_up(self, context: DraftContext, batch: DraftBatch) -> Proposal | None:
+        """Continuations that the texts themselves hold, at next to no cost; None: none are sought.
+
+        A drafter that finds some says how many tokens each rests on (`match_lens`).
+        """
+        return None
 
     @abstractmethod
     def draft(self, context: DraftContext, batch: DraftBatch) -> Any:

@@ -75,6 +75,7 @@ class LookupFirst(Drafter):
         self.name = f"{inner.name}+{lookup.name}"
         self.num_draft_tokens = inner.num_draft_tokens
         self.target_layer_ids = inner.target_layer_ids
+        self.has_model = inner.has_model
 
     @property
     def innermost(self) -> Drafter:
@@ -95,16 +96,21 @@ class LookupFirst(Drafter):
             self.lookup.new_context(num_slots, max_len), self.inner.new_context(num_slots, max_len)
         )
 
-    def draft(self, context: DraftContext, batch: DraftBatch) -> LookedUp:
+    def look_up(self, context: DraftContext, batch: DraftBatch) -> Proposal:
         assert isinstance(context, LookupContext)
         found = self.lookup.select(self.lookup.draft(context.lookup, batch), batch)
+        return dataclasses.replace(found, looked_up=_rows_with_any(found))
+
+    def draft(self, context: DraftContext, batch: DraftBatch) -> LookedUp:
+        assert isinstance(context, LookupContext)
+        found = self.look_up(context, batch) if batch.found is None else batch.found
         lens = tuple(0 if n else most for n, most in zip(found.lens, batch.max_lens, strict=True))
-        rest = dataclasses.replace(batch, max_lens=lens)
+        rest = dataclasses.replace(batch, max_lens=lens, found=None)
         return LookedUp(found, rest, self.inner.draft(context.inner, rest) if any(lens) else None)
 
     def select(self, drafted: LookedUp, batch: DraftBatch) -> Proposal:
         if drafted.drafted is None:
-            return dataclasses.replace(drafted.found, looked_up=_rows_with_any(drafted.found))
+            return drafted.found
         return _merged(drafted.found, self.inner.select(drafted.drafted, drafted.rest))
 
 
@@ -113,7 +119,7 @@ def _merged(found: Proposal, drafted: Proposal) -> Proposal:
     takes = [n > 0 for n in found.lens]
     if not any(takes):
         return drafted
-    looked_up = _rows_with_any(found)
+    looked_up = found.looked_up
     lens = tuple(a or b for a, b in zip(found.lens, drafted.lens, strict=True))
     width = max(lens)
     rows = torch.tensor(takes, device=drafted.ids.device)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from blockdraft.cache.draft_context import KVDraftContext
+from blockdraft.cache.draft_context import Appended, KVDraftContext, valid_rows
 from blockdraft.cache.kept_memory import KeptMemory
 from blockdraft.drafters.config import DFlashConfig
 from blockdraft.kernels.native import (
@@ -97,34 +97,18 @@ class NativeDraftContext(KVDraftContext):
         super().__init__(_no_projection, **sizes)  # type: ignore[arg-type]
         self._native_pass = native_pass
 
-    def append(
-        self,
-        features: Float[Tensor, "b t f"] | None,
-        first_slot: int,
-        starts: Sequence[int],
-        lens: Sequence[int],
-    ) -> None:
-        assert features is not None, "this drafter needs target features"
+    def _write(self, parts: Sequence[Appended]) -> None:
         spans = [
-            Span(first_slot + i, start, n)
-            for i, (start, n) in enumerate(zip(starts, lens, strict=True))
+            Span(part.first_slot + i, start, n)
+            for part in parts
+            for i, (start, n) in enumerate(zip(part.starts, part.lens, strict=True))
             if n
         ]
-        for i, (start, n) in enumerate(zip(starts, lens, strict=True)):
-            self.extend(first_slot + i, start, n)
-        if spans:
-            rows = _valid_rows(features, lens)
-            self._native_pass.append_context(self.k, self.v, rows, spans)
+        self._native_pass.append_context(self._k, self._v, valid_rows(parts), spans)
 
 
 def _no_projection(features: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     raise AssertionError("native contexts project and write in one call")
-
-
-def _valid_rows(features: Float[Tensor, "b t f"], lens: Sequence[int]) -> Float[Tensor, "n f"]:
-    if len(lens) == 1:
-        return features[0, : lens[0]]
-    return torch.cat([features[i, :n] for i, n in enumerate(lens)])
 
 
 def _model_weights(

@@ -37,12 +37,16 @@ class NgramIndex:
 
         `tokens` must extend those of the call before.
         """
+        return self.match(tokens, length)[1]
+
+    def match(self, tokens: Sequence[int], length: int) -> tuple[int, list[int]]:
+        """As `continuation`, with the length of the suffix that occurred before, or 0."""
         self._extend(tokens)
         for n, ends in self._ends.items():
             end = ends.get(tuple(tokens[-n:])) if len(tokens) > n else None
             if end is not None:
-                return _copy(tokens, end, length)
-        return []
+                return n, _copy(tokens, end, length)
+        return 0, []
 
     def num_bytes(self) -> int:
         """Memory of the index, in bytes: the tables, and an entry's key and position."""
@@ -109,6 +113,7 @@ class NgramDrafter(Drafter):
     """
 
     name = "ngram"
+    has_model = False
 
     def __init__(self, num_draft_tokens: int = 7, min_n: int = 1, max_n: int = 4) -> None:
         if num_draft_tokens < 1:
@@ -129,16 +134,23 @@ class NgramDrafter(Drafter):
     def new_context(self, num_slots: int, max_len: int) -> NgramContext:
         return NgramContext(num_slots, self.min_n, self.max_n)
 
-    def draft(self, context: DraftContext, batch: DraftBatch) -> list[list[int]]:
+    def look_up(self, context: DraftContext, batch: DraftBatch) -> Proposal:
+        return self.select(self.draft(context, batch), batch)
+
+    def draft(self, context: DraftContext, batch: DraftBatch) -> list[tuple[int, list[int]]]:
         assert isinstance(context, NgramContext)
         most = [min(length, self.num_draft_tokens) for length in batch.max_lens]
         return [
-            index.continuation(tokens, length)
+            index.match(tokens, length)
             for index, tokens, length in zip(context.indices, batch.token_ids, most, strict=False)
         ]
 
-    def select(self, drafted: list[list[int]], batch: DraftBatch) -> Proposal:
-        width = max(len(tokens) for tokens in drafted)
-        padded = [tokens + [0] * (width - len(tokens)) for tokens in drafted]
+    def select(self, drafted: list[tuple[int, list[int]]], batch: DraftBatch) -> Proposal:
+        width = max(len(tokens) for _, tokens in drafted)
+        padded = [tokens + [0] * (width - len(tokens)) for _, tokens in drafted]
         ids = torch.tensor(padded, dtype=torch.long, device=batch.anchor_ids.device)
-        return Proposal(ids.view(len(drafted), width), tuple(len(tokens) for tokens in drafted))
+        return Proposal(
+            ids.view(len(drafted), width),
+            tuple(len(tokens) for _, tokens in drafted),
+            match_lens=tuple(n for n, _ in drafted),
+        )

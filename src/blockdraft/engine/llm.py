@@ -20,6 +20,7 @@ from blockdraft.sampling.adjust import check_params
 from blockdraft.targets.base import Target
 from blockdraft.targets.load import LoadedTarget, load_target
 from blockdraft.types import Request, SamplingParams
+from blockdraft.verification.budget import DraftBudget
 
 _NO_TIME = Timing(prefill_s=0, draft_s=0, select_s=0, verify_s=0, other_s=0, total_s=0)
 
@@ -45,7 +46,11 @@ class LLM:
         num_draft_tokens: most tokens drafted a cycle; None takes the drafter's own.
         max_batch_size: most prompts that run at once.
         weights: `int8` rounds the matrices to 8 bits, in native kernels: half the bytes to read.
-            The quantised model is then the target that output is exactly that of.
+            The quantised model is then the target that output is exactly that of. `bfloat16`
+            expands matrices in memory that native kernels would read as a GGUF file holds them:
+            the same target and the same output.
+        adaptive: fit drafts to the load when several requests run at once: shorter ones, looked-up
+            ones alone, or none, by what they cost and how often they stand.
         log: receives one-line notices (which drafter was chosen, downloads).
     Raises: UserError with one line for anything that cannot work.
     """
@@ -63,6 +68,7 @@ class LLM:
         prefill_chunk_len: int = 512,
         kernels: str = "auto",
         weights: str | None = None,
+        adaptive: bool = True,
         log: Callable[[str], None] | None = None,
     ) -> None:
         if max_batch_size < 1 or prefill_chunk_len < 1:
@@ -80,17 +86,27 @@ class LLM:
         self.drafter: Drafter | None = find_drafter(
             drafter, self.target, num_draft_tokens, log=self.log
         )
+        self.budget = DraftBudget() if adaptive else None
         self.limits = RunnerLimits(
             max_batch_size=max_batch_size, prefill_chunk_len=prefill_chunk_len
         )
 
     @classmethod
     def from_parts(
-        cls, loaded: LoadedTarget, drafter: Drafter | None, limits: RunnerLimits | None = None
+        cls,
+        loaded: LoadedTarget,
+        drafter: Drafter | None,
+        limits: RunnerLimits | None = None,
+        *,
+        adaptive: bool = False,
     ) -> LLM:
-        """An engine of models already in memory (the drafter already bound)."""
+        """An engine of models already in memory (the drafter already bound).
+
+        Its drafts are as long as there is room for, whatever the load, unless it is `adaptive`.
+        """
         llm = cls.__new__(cls)
         llm.log = lambda _: None
+        llm.budget = DraftBudget() if adaptive else None
         llm.loaded, llm.drafter, llm.limits = loaded, drafter, limits or RunnerLimits()
         return llm
 
@@ -111,8 +127,10 @@ class LLM:
             "drafter": {"name": "none"} if drafter is None else drafter.describe(),
             "dtype": str(info.dtype).removeprefix("torch."),
             "weights": self.loaded.weights,
+            "weights_in_memory": self.loaded.weights_in_memory,
             "device": str(self.target.device),
             "kernels": self.loaded.kernels,
+            "adaptive": self.budget is not None and drafter is not None,
         }
 
     def generate(
@@ -155,7 +173,7 @@ class LLM:
         if not live:
             return
         queue = [row for _, row in live]
-        runner = Runner(self.target, self.drafter, queue, self.limits, record_layer_ids)
+        runner = self.runner(queue, record_layer_ids)
         for changed in runner.run():
             for j in changed:
                 index, row = live[j]
@@ -169,7 +187,7 @@ class LLM:
             yield StreamPiece("", (), _empty(row))
             return
         assert row.tracker is not None
-        runner, shown_len = Runner(self.target, self.drafter, [row], self.limits), 0
+        runner, shown_len = self.runner([row]), 0
         try:
             for _ in runner.run():
                 ids = tuple(row.output_ids[shown_len:])
@@ -192,6 +210,10 @@ class LLM:
             self._row(i, prompt, own, stream)
             for i, (prompt, own) in enumerate(zip(prompts, each, strict=True))
         ]
+
+    def runner(self, rows: Sequence[Row], record_layer_ids: tuple[int, ...] = ()) -> Runner:
+        """What runs such requests, with what this engine has learnt of its load."""
+        return Runner(self.target, self.drafter, rows, self.limits, record_layer_ids, self.budget)
 
     def output(self, row: Row) -> Output:
         """The answer of a finished row."""

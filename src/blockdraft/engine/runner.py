@@ -15,6 +15,7 @@ from blockdraft.drafters.base import Drafter
 from blockdraft.engine.scheduler import Scheduler
 from blockdraft.kernels.threads import torch_on_one_thread
 from blockdraft.targets.base import Target
+from blockdraft.verification.budget import DraftBudget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,10 @@ class Runner:
     """Keeps the batch full from a queue of rows.
 
     Cache and draft context are made for the rows at hand: as many slots and as long as they need.
+
+    Args:
+        budget: fits drafts to the load, with what it learnt in earlier runs of the same models;
+            None drafts as much as there is room for.
     """
 
     def __init__(
@@ -38,6 +43,7 @@ class Runner:
         rows: Sequence[Row],
         limits: RunnerLimits,
         record_layer_ids: tuple[int, ...] = (),
+        budget: DraftBudget | None = None,
     ) -> None:
         self._rows, clock = list(rows), Clock(target.device)
         started = clock.mark()
@@ -56,6 +62,7 @@ class Runner:
                 clock=clock,
                 prefill_chunk_len=limits.prefill_chunk_len,
                 record_layer_ids=record_layer_ids,
+                budget=budget,
             )
         self._ids = {id(row): i for i, row in enumerate(rows)}
         for row in self._rows[:num_slots]:
