@@ -7,26 +7,36 @@ from typing import Any
 
 WIDTH, HEIGHT = 720, 420
 LEFT, RIGHT, TOP, BOTTOM = 56, 152, 16, 48
-TICKS_MS = (10, 20, 50, 100, 200)
+TICKS_MS = (5, 10, 20, 50, 100, 200)
 ENGINES = {
-    "native": "blockdraft native",
+    "stored": "blockdraft, as stored",
+    "native": "blockdraft, bfloat16",
     "onednn": "oneDNN, packed",
     "torch": "PyTorch",
-    "llama.cpp": "llama.cpp",
+    "llama.cpp": "llama.cpp, bfloat16",
+    "llama.cpp, file": "llama.cpp, Q4_1",
 }
+CLASSES = {"llama.cpp": "llama", "llama.cpp, file": "file"}
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #24292f }
   .grid { stroke: #d0d7de } .line { fill: none; stroke-width: 2 } .range { stroke-width: 1 }
-  .native { stroke: #0969da } .onednn { stroke: #b35900 } .torch { stroke: #8250df }
+  .stored { stroke: #0969da; stroke-width: 3 } .file { stroke: #6a737d }
+  .native { stroke: #0969da; stroke-dasharray: 2 3 }
+  .onednn { stroke: #b35900 } .torch { stroke: #8250df }
   .llama { stroke: #1a7f37 } .limit { stroke: #57606a; stroke-dasharray: 5 4 }
-  text.native { fill: #0969da; font-weight: 600 } text.onednn { fill: #b35900 }
+  text.stored { fill: #0969da; font-weight: 600 } text.file { fill: #6a737d }
+  text.native { fill: #0969da } text.onednn { fill: #b35900 }
   text.torch { fill: #8250df } text.llama { fill: #1a7f37 } text.limit { fill: #57606a }
-  text.native, text.onednn, text.torch, text.llama, text.limit { stroke: none }
+  text.stored, text.native, text.onednn, text.torch, text.llama, text.file, text.limit {
+    stroke: none
+  }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3 } .grid { stroke: #3d444d }
-    .native { stroke: #58a6ff } .onednn { stroke: #f0a35e } .torch { stroke: #bc8cff }
+    .stored, .native { stroke: #58a6ff } .file { stroke: #8b949e }
+    .onednn { stroke: #f0a35e } .torch { stroke: #bc8cff }
     .llama { stroke: #56d364 } .limit { stroke: #9198a1 }
-    text.native { fill: #58a6ff } text.onednn { fill: #f0a35e } text.torch { fill: #bc8cff }
+    text.stored, text.native { fill: #58a6ff } text.file { fill: #8b949e }
+    text.onednn { fill: #f0a35e } text.torch { fill: #bc8cff }
     text.llama { fill: #56d364 } text.limit { fill: #9198a1 }
   }
 """
@@ -37,12 +47,12 @@ def k_flat_svg(result: dict[str, Any]) -> str:
     passes, ceilings = result["rows"]["pass_ms"], result["rows"]["ceilings"]
     counts = sorted(int(n) for n in passes["native"])
     most = max(cell["min"] for cells in passes.values() for cell in cells.values())
-    plot = _Plot(counts, ceilings["memory_ms"] * 0.8, most * 1.15)
+    plot = _Plot(counts, ceilings["stored_memory_ms"] * 0.8, most * 1.15)
     limit = [(n, roofline_ms(ceilings, n)) for n in counts]
     parts = [*plot.axes(), plot.path(limit, "limit")]
     labels = [(plot.y(limit[-1][1]), "limit", "limit")]
     for name, label in ENGINES.items():
-        cells, kind = passes[name], name.split(".")[0]
+        cells, kind = passes[name], CLASSES.get(name, name)
         points = [(n, cells[str(n)]["min"]) for n in counts]
         ranges = [(n, cells[str(n)]["min"], cells[str(n)]["median"]) for n in counts]
         parts += [plot.range(*each, kind) for each in ranges]
@@ -57,8 +67,8 @@ def k_flat_svg(result: dict[str, Any]) -> str:
 
 
 def roofline_ms(ceilings: dict[str, float], num_rows: int) -> float:
-    """The least time of a pass: weights read once, or multiplied by every row."""
-    return max(ceilings["memory_ms"], num_rows * ceilings["arithmetic_ms_a_row"])
+    """The least time of a pass: weights read once as stored, or multiplied by every row."""
+    return max(ceilings["stored_memory_ms"], num_rows * ceilings["arithmetic_ms_a_row"])
 
 
 class _Plot:

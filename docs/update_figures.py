@@ -70,7 +70,7 @@ def rivals_rows(result: dict[str, Any]) -> str:
     """The table of the page on the cost of rows."""
     rows, machine = result["rows"], result["provenance"]["machine"]
     passes, ceilings = rows["pass_ms"], rows["ceilings"]
-    counts = sorted(int(n) for n in passes["native"])
+    counts = sorted(int(n) for n in passes["stored"])
     best = {n: roofline_ms(ceilings, n) for n in counts}
     flat = {
         name: max(n for n in counts if _worth(cells, n) <= 1.25) for name, cells in passes.items()
@@ -78,7 +78,7 @@ def rivals_rows(result: dict[str, Any]) -> str:
     lines = [
         f"SmolLM2-135M-Instruct in bfloat16, {result['settings']['context']} cached tokens, logits of every "
         f"row, {result['settings']['threads']} threads of {machine['cpu']} ({', '.join(machine['instructions'])}); ms, "
-        f"the least of {passes['native']['1']['num']} alternating rounds, each the median of 5 passes "
+        f"the least of {passes['stored']['1']['num']} alternating rounds, each the median of 5 passes "
         f"([JSON](../../benchmarks/results/rivals_rows.json)).",
         "",
         f"| rows | {' | '.join(map(str, counts))} | most rows for 1.25 passes |",
@@ -89,13 +89,15 @@ def rivals_rows(result: dict[str, Any]) -> str:
         lines.append(f"| {label} | {cells} | {flat[name]} |")
     lines += [
         f"| limit | {' | '.join(f'{best[n]:.1f}' for n in counts)} | "
-        f"{int(ceilings['memory_ms'] * 1.25 / ceilings['arithmetic_ms_a_row'])} |",
+        f"{int(ceilings['stored_memory_ms'] * 1.25 / ceilings['arithmetic_ms_a_row'])} |",
         "",
-        f"8 rows cost **{rows['native_8_over_1']:.2f}** native passes of one row, and "
-        f"**{rows['native_8_over_llama_8']:.2f}** of llama.cpp's pass of 8, which must bring "
-        f"{_worth(passes['llama.cpp'], 8):.1f} tokens before it gains anything. The limit: {ceilings['weights'] / 1e6:.0f} M "
-        f"weights of 2 bytes at the {ceilings['read_gb_s']:.0f} GB/s that both cores read take {ceilings['memory_ms']:.1f} ms, "
-        f"and multiplying them by one row at the {ceilings['bf16_gflop_s'] / 1e3:.1f} TFLOP/s of a large product "
+        f"8 rows cost **{rows['stored_8_over_1']:.2f}** passes of one row (of expanded weights "
+        f"{rows['native_8_over_1']:.2f}), and **{rows['stored_8_over_llama_8']:.2f}** of llama.cpp's "
+        f"bfloat16 pass of 8, which must bring {_worth(passes['llama.cpp'], 8):.1f} tokens before it gains "
+        f"anything. The limit: the {ceilings['stored_bytes'] / 1e6:.0f} MB of the file's matrices at the "
+        f"{ceilings['read_gb_s']:.0f} GB/s that both cores read take {ceilings['stored_memory_ms']:.1f} ms "
+        f"({ceilings['memory_ms']:.1f} ms in bfloat16), and multiplying {ceilings['weights'] / 1e6:.0f} M weights by "
+        f"one row at the {ceilings['bf16_gflop_s'] / 1e3:.1f} TFLOP/s of a large product "
         f"{ceilings['arithmetic_ms_a_row']:.2f} ms.",
     ]
     return "\n".join(lines) + "\n"
@@ -109,8 +111,11 @@ def rivals_decode(result: dict[str, Any]) -> str:
     """One line: plain decoding against llama.cpp and transformers."""
     rows, rates = result["rows"], result["rows"]["tokens_per_s"]
     return (
-        f"Plain decoding at batch 1: {rates['blockdraft']['median']:.0f} tokens/s; llama.cpp on the same bfloat16 "
-        f"weights {rates['llama.cpp']['median']:.0f} (**{rows['over_llama.cpp']:.1f} times**), transformers "
+        f"Plain decoding at batch 1: {rates['blockdraft']['median']:.0f} tokens/s (with weights expanded to "
+        f"bfloat16 in memory {rates['expanded']['median']:.0f}); llama.cpp on the same bfloat16 weights "
+        f"{rates['llama.cpp']['median']:.0f} (**{rows['over_llama.cpp']:.1f} times**), llama.cpp on the Q4_1 file "
+        f"itself, whose activations it rounds to 8 bits, {rates['llama.cpp, file']['median']:.0f} "
+        f"(**{rows['over_llama.cpp, file']:.1f} times**), transformers "
         f"`generate` {rates['transformers']['median']:.0f} (**{rows['over_transformers']:.1f} times**) "
         f"([JSON](../../benchmarks/results/rivals_decode.json)).\n"
     )

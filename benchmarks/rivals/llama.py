@@ -1,6 +1,6 @@
 """llama.cpp through llama-cpp-python's own C interface: one sequence, greedy.
 
-    python -m benchmarks.rivals.llama MODEL.gguf THREADS
+    python -m benchmarks.rivals.llama MODEL.gguf THREADS [no-repacking]
 
 Logits come from `llama_decode` as they are and the greatest is found by numpy: no sampler chain,
 no text, nothing of the Python wrapper in the clock.
@@ -24,14 +24,19 @@ _QUIET = llama_cpp.llama_log_callback(lambda _level, _text, _data: None)
 
 
 class Llama:
-    """A model and one context of it."""
+    """A model and one context of it.
 
-    def __init__(self, path: str, num_threads: int) -> None:
+    `repacks` lets it lay weights out anew for AMX and the like. Release 0.3.36 then crashes at Q4_1
+    in its first pass of several rows.
+    """
+
+    def __init__(self, path: str, num_threads: int, *, repacks: bool = True) -> None:
         llama_cpp.llama_log_set(_QUIET, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         # Memory of its own and no flash attention: the quickest of the four ways when tried.
         settings = llama_cpp.llama_model_default_params()
         settings.use_mmap = False
+        settings.use_extra_bufts = repacks
         self.model = llama_cpp.llama_model_load_from_file(path.encode(), settings)
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = CONTEXT_LEN, BATCH_LEN, BATCH_LEN
@@ -78,7 +83,7 @@ class Llama:
 
 def main() -> None:
     """Serve."""
-    llama = Llama(sys.argv[1], int(sys.argv[2]))
+    llama = Llama(sys.argv[1], int(sys.argv[2]), repacks="no-repacking" not in sys.argv[3:])
 
     def generate(ids: list[int], tokens: int, end_ids: Sequence[int] = ()) -> dict[str, Any]:
         """Greedy text, up to and with the first of `end_ids`."""

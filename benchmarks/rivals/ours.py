@@ -19,6 +19,7 @@ from blockdraft.cache.base import TargetCache
 from blockdraft.evaluation.provenance import provenance
 from blockdraft.kernels.threads import torch_on_one_thread
 from blockdraft.targets.base import RowBatch
+from blockdraft.targets.native import NativeTarget
 
 ROOM = 128  # rows of the longest pass
 
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--target", default="smollm2-135m")
     parser.add_argument("--drafter", default="none")
     parser.add_argument("--kernels", default="auto")
+    parser.add_argument("--weights", help="bfloat16: expanded in memory")
     parser.add_argument("--batch", type=int, default=8)
     args = parser.parse_args()
     llm = LLM(
@@ -36,6 +38,7 @@ def main() -> None:
         args.drafter,
         dtype="bfloat16",
         kernels=args.kernels,
+        weights=args.weights,
         max_batch_size=args.batch,
         prefill_chunk_len=1024,
     )
@@ -88,7 +91,10 @@ def main() -> None:
 
     operations = {"generate": generate, "batch": batch, "pass": one_pass}
     end_ids = list(llm.target.info.end_ids)
-    serve(operations, {"end_ids": end_ids, **provenance(llm.describe(), seed=0)})
+    about: dict[str, Any] = {"end_ids": end_ids, **provenance(llm.describe(), seed=0)}
+    if isinstance(llm.target, NativeTarget):
+        about["weight_bytes"] = llm.target.num_weight_bytes()
+    serve(operations, about)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from benchmarks.rivals.setup import (
     SETS,
     first_prompts,
     start_llama,
+    start_llama_on_file,
     start_ours,
     text_ids,
     write,
@@ -39,10 +40,13 @@ def decode(args: argparse.Namespace) -> None:
     """Plain decoding at batch 1: tokens/s after the first token."""
     ids, tokens = text_ids(args, args.context), args.tokens
     with ExitStack() as stack:
-        engines = {"blockdraft": start_ours(args, stack), "llama.cpp": start_llama(args, stack)}
-        engines["transformers"] = stack.enter_context(
-            Rival("hf", args.target, threads=args.threads)
-        )
+        engines = {
+            "blockdraft": start_ours(args, stack),
+            "expanded": start_ours(args, stack, "--weights", "bfloat16"),
+            "llama.cpp": start_llama(args, stack),
+            "llama.cpp, file": start_llama_on_file(args, stack),
+            "transformers": stack.enter_context(Rival("hf", args.target, threads=args.threads)),
+        }
 
         def run(engine: Rival) -> Callable[[], float]:
             return lambda: (tokens - 1) / engine.ask("generate", ids=ids, tokens=tokens)["decode_s"]
@@ -50,7 +54,8 @@ def decode(args: argparse.Namespace) -> None:
         rates = alternate({name: run(engine) for name, engine in engines.items()}, args.rounds)
         ratios = {
             f"over_{name}": rates["blockdraft"]["median"] / rates[name]["median"]
-            for name in ("llama.cpp", "transformers")
+            for name in engines
+            if name != "blockdraft"
         }
         write(args, engines, {"tokens_per_s": rates, **ratios})
 
@@ -60,11 +65,16 @@ def rows(args: argparse.Namespace) -> None:
     ids = text_ids(args, args.context + max(ROWS))
     context, tail = ids[: args.context], ids[args.context :]
     with ExitStack() as stack:
-        engines = {
-            name: start_ours(args, stack, "--kernels", name)
+        expanded = {
+            name: start_ours(args, stack, "--kernels", name, "--weights", "bfloat16")
             for name in ("native", "onednn", "torch")
         }
-        engines["llama.cpp"] = start_llama(args, stack)
+        engines = {
+            "stored": start_ours(args, stack),
+            **expanded,
+            "llama.cpp": start_llama(args, stack),
+            "llama.cpp, file": start_llama_on_file(args, stack),
+        }
 
         def run(engine: Rival, n: int) -> Callable[[], float]:
             return lambda: engine.ask("pass", context=context, rows=tail[:n])["ms"]
@@ -75,18 +85,20 @@ def rows(args: argparse.Namespace) -> None:
         }
         times = alternate(runs, args.rounds)
         by_engine = {name: {str(n): times[f"{name} {n}"] for n in ROWS} for name in engines}
-        native, llama = by_engine["native"], by_engine["llama.cpp"]
+        native, llama, stored = (by_engine[name] for name in ("native", "llama.cpp", "stored"))
         result = {
             "pass_ms": by_engine,
             # Of the least of the rounds' medians: other work on the machine only ever adds.
             "native_8_over_1": native["8"]["min"] / native["1"]["min"],
             "native_8_over_llama_8": native["8"]["min"] / llama["8"]["min"],
-            "ceilings": _ceilings(args),
+            "stored_8_over_1": stored["8"]["min"] / stored["1"]["min"],
+            "stored_8_over_llama_8": stored["8"]["min"] / llama["8"]["min"],
+            "ceilings": _ceilings(args, engines["stored"].about["weight_bytes"]),
         }
         write(args, engines, result)
 
 
-def _ceilings(args: argparse.Namespace) -> dict[str, float]:
+def _ceilings(args: argparse.Namespace, stored_bytes: int) -> dict[str, float]:
     """The least a pass can cost: reading its weights once, and multiplying them by each row."""
     torch.set_num_threads(args.threads)
     source = resolve(args.target)
@@ -97,6 +109,8 @@ def _ceilings(args: argparse.Namespace) -> dict[str, float]:
         "read_gb_s": bandwidth,
         "bf16_gflop_s": flops,
         "memory_ms": 2 * numbers / bandwidth / 1e6,
+        "stored_bytes": stored_bytes,
+        "stored_memory_ms": stored_bytes / bandwidth / 1e6,
         "arithmetic_ms_a_row": 2 * numbers / flops / 1e6,
     }
 

@@ -44,9 +44,25 @@ def start_llama(args: argparse.Namespace, stack: ExitStack) -> Rival:
         raise ConfigError(
             "this section needs --gguf (benchmarks.write_bf16_gguf) and --llama-python"
         )
+    return stack.enter_context(_llama(args, args.gguf.resolve()))
+
+
+def start_llama_on_file(args: argparse.Namespace, stack: ExitStack) -> Rival:
+    """llama.cpp on the target's own file: its integers times activations rounded to 8 bits.
+
+    Another computation than the dequantised model's, so its texts may be other ones.
+
+    Raises: ConfigError if its Python is not given, or the target is no GGUF file.
+    """
+    [path] = resolve(args.target).weight_paths
+    if args.llama_python is None or path.suffix != ".gguf":
+        raise ConfigError("this section needs --llama-python, and a target out of a GGUF file")
+    return stack.enter_context(_llama(args, path, "no-repacking"))
+
+
+def _llama(args: argparse.Namespace, path: Path, *more: str) -> Rival:
     python, threads = args.llama_python, args.threads
-    rival = Rival("llama", str(args.gguf.resolve()), str(threads), python=python, threads=threads)
-    return stack.enter_context(rival)
+    return Rival("llama", str(path), str(threads), *more, python=python, threads=threads)
 
 
 def text_ids(args: argparse.Namespace, length: int) -> list[int]:

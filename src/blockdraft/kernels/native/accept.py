@@ -86,7 +86,7 @@ def accept_rows(
         kept["q_masses"] = _fit(q_probs, torch.float32, (b, k, num_support))
     pointers = {name: tensor.data_ptr() for name, tensor in kept.items()}
     sampled = structs.SampledStruct(**pointers, num_slots=k, num_support=num_support)
-    _run(1, (logits, rows, temperatures, isa), k, ctypes.byref(sampled))
+    _run(1, (logits, rows, temperatures, isa), lens, ctypes.byref(sampled))
     accepted, next_ids = results.tolist()
     return accepted, next_ids
 
@@ -101,22 +101,23 @@ def token_masses(
     """p as `accept_rows` sees it: of one id in each of some rows. Raises: as `accept_rows`."""
     ids = _fit(ids, torch.int64, (len(rows),))
     masses = torch.empty(len(rows), dtype=torch.float64)
-    _run(0, (logits, rows, temperatures, isa), 0, ids.data_ptr(), masses.data_ptr())
+    _run(0, (logits, rows, temperatures, isa), [0] * len(rows), ids.data_ptr(), masses.data_ptr())
     return masses
 
 
 def _run(
     which: int,
     about: tuple[Tensor, Sequence[int], Sequence[float], str],
-    num_slots: int,
+    lens: Sequence[int],
     *rest: Any,
 ) -> None:
-    """One of `_functions`, on some rows of logits and the `num_slots` rows behind each."""
+    """One of `_functions`, on some rows of logits and the `lens` rows behind each."""
     logits, rows, temperatures, isa = about
     if logits.ndim != 2 or _fit(logits, torch.float32, logits.shape) is not logits:
         raise ConfigError(f"logits {tuple(logits.shape)} must be [n, v] and contiguous")
-    if rows and not 0 <= min(rows) <= max(rows) < len(logits) - num_slots:
-        raise ConfigError(f"rows {list(rows)}, {num_slots} behind each; there are {len(logits)}")
+    ends = [row + n for row, n in zip(rows, lens, strict=True)]
+    if rows and not 0 <= min(rows) <= max(ends) < len(logits):
+        raise ConfigError(f"rows {list(rows)}, {list(lens)} behind; there are {len(logits)}")
     if len(temperatures) != len(rows):
         raise ConfigError(f"{len(temperatures)} temperatures for {len(rows)} rows")
     starts = torch.tensor(rows, dtype=torch.int64)

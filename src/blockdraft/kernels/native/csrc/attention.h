@@ -106,9 +106,11 @@ static void bd_attend_chunk(const bd_queries *q, const bd_keys *keys, int first_
     bd_scratch s = bd_lay_out_scratch(memory, q->dim_padded, num_rows);
     bd_chunk_range(q, keys, first_key, &from, &to);
     bd_score_chunk(q, keys, first_key, from, to, s.operands, s.scores);
+    bd_prefetch_rows(keys->cache_keys, keys, to, BD_KEY_CHUNK - to, q->head_dim);
     bd_weigh_rows(q, keys, first_key, from, to, &s, out);
     for (int pair = from / 2; pair < to / 2; pair++)
         bd_pack_value_pair(keys, first_key + 2 * pair, pair, q->head_dim, q->dim_padded, s.values);
+    bd_prefetch_rows(keys->cache_values, keys, to, BD_KEY_CHUNK - to, q->head_dim);
     for (int block = 0; block < q->dim_padded / 32; block++)
         bd_tile_all(s.weights + from, BD_KEY_CHUNK, num_rows,
                     s.values + ((ptrdiff_t)block * (BD_KEY_CHUNK / 2) + from / 2) * 64, to - from,

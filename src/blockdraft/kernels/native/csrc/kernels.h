@@ -31,8 +31,8 @@ typedef struct {
     const uint16_t *block_keys, *block_values; /* row p at (p - boundary) * stride */
     ptrdiff_t stride;
     int boundary, end; /* keys at and beyond `end` do not exist */
-    /* What this thread should ask for meanwhile: head_dim numbers at cache + next + p * head_dim,
-     * for p < next_end. */
+    /* What this thread should ask for while it attends key p of the chunk, if p < next_end: the
+     * head_dim numbers at cache + next + p * head_dim. */
     ptrdiff_t next;
     int next_end;
 } bd_keys;

@@ -13,7 +13,8 @@ BD_INLINE const uint16_t *bd_row_at(const uint16_t *cache, const uint16_t *block
 }
 
 /* The rows that are attended next are asked for by hand, in the order in which they lie in memory:
- * then the hardware prefetcher joins in, which follows no short runs of rows that lie apart. */
+ * then the hardware prefetcher joins in, which follows no short runs of rows that lie apart. Row
+ * `first` counts within the chunk. */
 BD_INLINE void bd_prefetch_rows(const uint16_t *cache, const bd_keys *keys, int first, int count,
                                 int head_dim) {
     int last = first + count < keys->next_end ? first + count : keys->next_end;
@@ -84,7 +85,7 @@ BD_INLINE void bd_pack_value_pair(const bd_keys *keys, int first, int pair, int 
                                   int dim_padded, uint16_t *to) {
     static const uint16_t zeros[BD_MAX_HEAD_DIM];
     const uint16_t *row[2];
-    bd_prefetch_rows(keys->cache_values, keys, first, 2, head_dim);
+    bd_prefetch_rows(keys->cache_values, keys, 2 * pair, 2, head_dim);
     for (int i = 0; i < 2; i++)
         row[i] = first + i < keys->end
                      ? bd_row_at(keys->cache_values, keys->block_values, keys, first + i)

@@ -14,7 +14,7 @@
 /* A few tokens of one sequence, whose heads are attended together. */
 typedef struct {
     int sequence, first_token, num_tokens;
-    int first_partial; /* of kv head 0; where the keys are split, else -1 */
+    int first_partial; /* where the keys are split: then by chunk, by kv head */
     int num_chunks;    /* key chunks from position 0 on */
 } bd_unit;
 

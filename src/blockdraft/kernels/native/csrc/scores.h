@@ -63,7 +63,7 @@ static void bd_score_chunk(const bd_queries *q, const bd_keys *keys, int first_k
     bd_pack_queries(q, num_rows, operands);
     for (int at = from; at < to; at += BD_KEYS_OF_TILE) {
         ptrdiff_t stride;
-        bd_prefetch_rows(keys->cache_keys, keys, first_key + at, BD_KEYS_OF_TILE, q->head_dim);
+        bd_prefetch_rows(keys->cache_keys, keys, at, BD_KEYS_OF_TILE, q->head_dim);
         const uint16_t *rows = bd_keys_of_tile(q, keys, first_key + at, copy, &stride);
         for (int row = 0; row < num_rows; row += 16) {
             int count = num_rows - row < 16 ? num_rows - row : 16;
@@ -108,7 +108,7 @@ static void bd_score_chunk(const bd_queries *q, const bd_keys *keys, int first_k
                            int to, uint16_t *operands, float *scores) {
     int num_rows = q->num_rows * q->group;
     for (int at = from; at < to; at += 32) {
-        bd_prefetch_rows(keys->cache_keys, keys, first_key + at, 32, q->head_dim);
+        bd_prefetch_rows(keys->cache_keys, keys, at, 32, q->head_dim);
         bd_pack_keys(keys, first_key + at, q->head_dim, q->dim_padded, operands);
         bd_tile_all(q->q, q->dim_padded, num_rows, operands, q->dim_padded, scores + at,
                     BD_KEY_CHUNK);
