@@ -23,6 +23,7 @@ _OF_OUR_ENGINE = (
     "methods",
     "candidates",
     "num_draft_tokens",
+    "adaptive",
     "dtype",
     "exact",
     "weights",
@@ -114,6 +115,7 @@ def evaluate(
     base_url: _BaseUrl = None,
     model: _Model = None,
     num_draft_tokens: options.NumDraftTokens = None,
+    adaptive: options.Adaptive = True,
     dtype: options.Dtype = None,
     exact: options.Exact = False,
     weights: options.Weights = None,
@@ -133,6 +135,7 @@ def evaluate(
         top_k=top_k,
         seed=seed,
         candidates=candidates,
+        adaptive=adaptive and base_url is None,
     )
     loaded = _load_tasks(tasks, data_dir, num_prompts)
     engines: Mapping[str, Engine]
@@ -142,7 +145,9 @@ def evaluate(
         llm = options.make_llm(
             target, "none", num_draft_tokens=None, dtype=dtype, exact=exact, weights=weights
         )
-        engines = local_engines(llm, _names("--methods", methods), num_draft_tokens)
+        engines = local_engines(
+            llm, _names("--methods", methods), num_draft_tokens, adaptive=adaptive
+        )
         must_be_equal = rounding.must_be_equal(llm)
     _measure(engines, loaded, settings, out, must_be_equal=must_be_equal, run_code=run_code)
 

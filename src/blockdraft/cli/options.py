@@ -41,13 +41,22 @@ Weights = Annotated[
     str | None,
     typer.Option(
         help="int8: matrices rounded to 8 bits, half the bytes to read; the rounded model is then "
-        "the target. If not given: as they are."
+        "the target. bfloat16: expanded in memory, where kernels could read a GGUF file's own bytes. "
+        "If not given: as they are."
     ),
 ]
 NumDraftTokens = Annotated[
     int | None,
     typer.Option(
         help="Most tokens drafted a cycle; 0 decodes plainly. If not given: the drafter's own."
+    ),
+]
+Adaptive = Annotated[
+    bool,
+    typer.Option(
+        "--adaptive/--no-adaptive",
+        help="Fit drafts to the load where several requests run at once: shorter, looked-up ones "
+        "alone, or none. One request alone, or one sampled with a seed, has whole blocks.",
     ),
 ]
 Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token.")]

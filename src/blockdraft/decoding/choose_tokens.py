@@ -12,6 +12,7 @@ from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from blockdraft.decoding.choose_ragged import choose_ragged, padded
 from blockdraft.decoding.row import Row
 from blockdraft.kernels.streams import uniforms_for
 from blockdraft.sampling.adjust import AdjustRow, adjust_logits
@@ -60,6 +61,13 @@ def choose_tokens(
         faults = _faults(proposal.lens, is_bad.tolist(), _BROKEN)
         drafts = proposal.ids[:, : best_ids.shape[1] - 1]
         return accept_greedy(drafts, _sound_lens(proposal.lens, faults), best_ids), faults
+    if output.ragged is not None:
+        assert output.isa is not None
+        uniforms = _verify_draws(rows, 1 + max(proposal.lens))
+        verdict = choose_ragged(rows, proposal, output.ragged, output.isa, uniforms)
+        if verdict is not None:
+            return verdict, {}
+        output = dataclasses.replace(output, logits=padded(output.ragged, proposal.lens))
     assert output.logits is not None
     logits, faults = _sound(output.logits, proposal.lens, _BROKEN, output.isa)
     adjusted = adjust_logits(logits, _adjust_rows(rows, proposal))

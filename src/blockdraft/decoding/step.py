@@ -12,9 +12,12 @@ Source: DFlash (arXiv 2602.06036), rejection sampling (arXiv 2211.17192).
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import torch
 
+from blockdraft.decoding.choose_ragged import can_be_ragged
 from blockdraft.decoding.choose_tokens import (
     best_is_enough,
     choose_tokens,
@@ -60,6 +63,7 @@ def propose(state: DecodeState) -> Proposal:
         batch = within_budget(state, state.budget, batch)
     if not any(batch.max_lens):
         return batch.found or nothing_drafted(len(state.rows))
+    batch = with_uniforms(state.rows, batch, state.drafter.num_draft_tokens)
     with state.clock.phase("draft"):
         drafted = state.drafter.draft(state.context, batch)
     with state.clock.phase("select"):
@@ -83,12 +87,8 @@ def nothing_drafted(num_rows: int) -> Proposal:
 
 
 def draft_batch(rows: list[Row], num_draft_tokens: int, device: torch.device) -> DraftBatch:
-    """What the drafter is told of the rows."""
+    """What a drafter is told of the rows, without uniforms."""
     positions = tuple(len(row.token_ids) - 1 for row in rows)
-    uniforms = None
-    if not all(row.params.is_greedy for row in rows):
-        steps = np.array(positions)[:, None] + np.arange(1, num_draft_tokens + 1)
-        uniforms = draws(rows, steps, Purpose.DRAFT).to(device)
     return DraftBatch(
         anchor_ids=torch.tensor(anchors(rows), device=device),
         positions=positions,
@@ -97,8 +97,16 @@ def draft_batch(rows: list[Row], num_draft_tokens: int, device: torch.device) ->
             0 if row.is_doubted else min(num_draft_tokens, row.remaining_len - 1) for row in rows
         ),
         temperatures=tuple(row.params.temperature for row in rows),
-        uniforms=uniforms,
     )
+
+
+def with_uniforms(rows: list[Row], batch: DraftBatch, num_draft_tokens: int) -> DraftBatch:
+    """The batch with the numbers that sampled drafts are drawn with."""
+    if all(row.params.is_greedy for row in rows):
+        return batch
+    steps = np.array(batch.positions)[:, None] + np.arange(1, num_draft_tokens + 1)
+    uniforms = draws(rows, steps, Purpose.DRAFT).to(batch.anchor_ids.device)
+    return dataclasses.replace(batch, uniforms=uniforms)
 
 
 def verify(state: DecodeState, proposal: Proposal) -> PassOutput:
@@ -117,6 +125,7 @@ def verify(state: DecodeState, proposal: Proposal) -> PassOutput:
         tuple(1 + length for length in proposal.lens),
         layer_ids=state.layer_ids,
         wants_best=best_is_enough(state.rows),
+        takes_ragged=can_be_ragged(state.rows, state.target.info.vocab_size),
     )
     with state.clock.phase("verify"):
         return state.target.forward(state.cache, batch)

@@ -32,6 +32,7 @@ class Settings:
         temperatures: 0 is greedy; `top_p` and `top_k` hold for the others.
         seed: of the random streams; prompt i of a task samples with seed + i.
         candidates: also watch, in greedy runs that are not timed, what drafters chose from.
+        adaptive: the methods of this process fit their drafts to the load.
     Raises: ConfigError for an empty list or a value out of range.
     """
 
@@ -42,6 +43,7 @@ class Settings:
     top_k: int = 0
     seed: int = 0
     candidates: bool = True
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "temperatures"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -45,7 +46,14 @@ class LocalEngine:
     def run(
         self, prompts: Sequence[EvalPrompt], params: Sequence[SamplingParams], concurrency: int
     ) -> ChunkRun:
-        """See `Engine`."""
+        """See `Engine`.
+
+        Where drafts are fitted to the load, sampled prompts that run beside others are drawn from
+        fresh streams: one with a seed of its own would keep its whole blocks, which is not what a
+        request of a busy server does.
+        """
+        if concurrency > 1 and self.llm.budget is not None and self.llm.drafter is not None:
+            params = [p if p.is_greedy else dataclasses.replace(p, seed=None) for p in params]
         return run_chunk(self.llm, prompts, params, concurrency)
 
     def describe(self) -> dict[str, Any]:
@@ -79,13 +87,18 @@ class LocalEngine:
 
 
 def local_engines(
-    llm: LLM, methods: Sequence[str], num_draft_tokens: int | None = None
+    llm: LLM,
+    methods: Sequence[str],
+    num_draft_tokens: int | None = None,
+    *,
+    adaptive: bool = False,
 ) -> dict[str, Engine]:
     """An engine for each method, all on one target.
 
     Args:
         llm: an engine without a drafter.
         methods: `plain`, names of drafters, folders of checkpoints.
+        adaptive: fit drafts to the load; each method learns its own.
     Raises: ConfigError for none, one named twice, or a drafter that is to draft nothing; what
         `load_drafter` raises.
     """
@@ -104,5 +117,7 @@ def local_engines(
         drafter = None
         if method != PLAIN:
             drafter = load_drafter(method, llm.target, num_draft_tokens=num_draft_tokens)
-        engines[method] = LocalEngine(LLM.from_parts(llm.loaded, drafter, llm.limits))
+        engines[method] = LocalEngine(
+            LLM.from_parts(llm.loaded, drafter, llm.limits, adaptive=adaptive)
+        )
     return engines

@@ -95,7 +95,8 @@ class _Watch:
 
     def run(self) -> None:
         began = time.perf_counter(), dict.fromkeys(CLOCK_PHASES, 0.0)
-        runner = Runner(self._llm.target, self._llm.drafter, self._rows, self._limits)
+        llm = self._llm
+        runner = Runner(llm.target, llm.drafter, self._rows, self._limits, budget=llm.budget)
         state = runner.state
         for changed in self._steps(runner):
             now = state.clock.now()

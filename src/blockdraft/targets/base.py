@@ -25,6 +25,7 @@ class RowBatch:
         layer_ids: layers whose outputs are wanted as features (0-based, before the final norm).
         wants_best: the greatest logit's id is enough where logits are asked for; a target that can
             find it without writing the logits out may give `best` in their place.
+        takes_ragged: logits may come without padding (`PassOutput.ragged`).
     """
 
     input_ids: Int64[Tensor, "b t"]
@@ -33,6 +34,7 @@ class RowBatch:
     logits_for: str = "all"
     layer_ids: tuple[int, ...] = ()
     wants_best: bool = False
+    takes_ragged: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,15 @@ class PassOutput:
             whether any logit of that row is not finite.
         isa: instruction set of the native kernels that made the float32 logits, to draw tokens with
             as well; None if PyTorch made them.
+        ragged: in place of logits, those of the valid rows of all sequences one after the other;
+            only of a batch that takes them so.
     """
 
     logits: Float[Tensor, "b r v"] | None
     features: Float[Tensor, "b t f"] | None
     best: tuple[Int64[Tensor, "b r"], Bool[Tensor, "b r"]] | None = None
     isa: str | None = None
+    ragged: Float[Tensor, "n v"] | None = None
 
 
 class Target(ABC):

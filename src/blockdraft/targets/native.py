@@ -131,6 +131,8 @@ class NativeTarget(Target):
             best = (ids[..., 0], flags[..., 0])
         features = _padded(result.features, lens, width)
         isa = self.native_pass.isa
+        if batch.takes_ragged and result.logits is not None and min(lens) < width:
+            return PassOutput(None, features, best, isa, ragged=result.logits)
         return PassOutput(_padded(result.logits, *head), features, best, isa)
 
 

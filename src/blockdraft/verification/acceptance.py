@@ -31,19 +31,21 @@ class SlotRates:
     def __init__(self) -> None:
         self._reached: list[float] = []
         self._failed: list[float] = []
+        self._rates: list[float] = []  # until the next draft: many rows of a cycle ask
 
     def rates(self, length: int) -> list[float]:
         """Of the first `length` slots: how often each fails where it is reached."""
-        rates, before = [], _FIRST_RATE
-        for j in range(length):
+        for j in range(len(self._rates), length):
+            before = self._rates[j - 1] if j else _FIRST_RATE
             if j < len(self._reached):
                 failed = self._failed[j] + _WEIGHT * before
                 before = failed / (self._reached[j] + _WEIGHT)
-            rates.append(before)
-        return rates
+            self._rates.append(before)
+        return self._rates[:length]
 
     def note(self, accepted_len: int, tried_len: int) -> None:
         """One draft: slots up to the first that failed were reached."""
+        self._rates = []
         missing = min(accepted_len + 1, tried_len) - len(self._reached)
         self._reached.extend([0.0] * missing)
         self._failed.extend([0.0] * missing)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 #: Rounds after which the rate is taken as found: it grows every time, and from the third on hardly.
 _MOST_ROUNDS = 8
+#: A rate that is known so well: the error of the lengths is of its square.
+_RATE_ERROR = 0.003
 #: What a cycle takes at least: a rate is finite.
 _SHORTEST_MS = 1e-9
 
@@ -76,7 +78,7 @@ def best_lens(rows: Sequence[RowChance], costs: Costs, rate: float, longest: int
     """
     best = _best_of(_at_rate(rows, costs, rate, longest), rate)
     for _ in range(_MOST_ROUNDS):
-        if math.isclose(best.rate, rate):
+        if math.isclose(best.rate, rate, rel_tol=_RATE_ERROR):
             break
         rate = best.rate
         best = _best_of(_at_rate(rows, costs, rate, longest), rate)
@@ -94,12 +96,12 @@ def best_lens_drafting(rows: Sequence[RowChance], costs: Costs, rate: float, lon
     Rows with a continuation of their text keep it where they have a use for it.
     """
     free = Costs(costs.fixed_ms, costs.row_ms, is_padded=costs.is_padded)
-    lens = _best_of(list(_at_rate(rows, free, rate, longest))[1::2], rate)
-    asked = tuple(
-        max(n, 1) if row.drafted and not found else n
-        for row, n, found in zip(rows, lens.drafted, lens.looked_up, strict=True)
-    )
-    return _lens(rows, costs, lens.looked_up, asked)
+    lens = _best_of(_at_rate(rows, free, rate, longest), rate)
+    chosen = [
+        (n, max(m, 1) if row.drafted and not n else m)
+        for row, n, m in zip(rows, lens.looked_up, lens.drafted, strict=True)
+    ]
+    return _lens(rows, costs, chosen)
 
 
 def _best_of(candidates: Iterable[Lens], rate: float) -> Lens:
@@ -113,40 +115,27 @@ def _at_rate(rows: Sequence[RowChance], costs: Costs, rate: float, longest: int)
     there is one candidate for each length.
     """
     price = 0.0 if costs.is_padded else rate * costs.row_ms
+    draft_price = rate * costs.draft_row_ms
     for most in range(longest + 1) if costs.is_padded else (longest,):
-        options = [_options(row, price, rate * costs.draft_row_ms, most) for row in rows]
-        for has_pass in (False, True):
-            chosen = [option.choose(has_pass) for option in options]
-            looked_up, drafted = zip(*chosen, strict=True)
-            yield _lens(rows, costs, looked_up, drafted)
+        options = [_options(row, price, draft_price, most) for row in rows]
+        without = [(0, m) if choice == _BOUND else (n, 0) for n, m, choice in options]
+        yield _lens(rows, costs, without)
+        if any(choice == _BETTER for _, _, choice in options):
+            yield _lens(rows, costs, [(0, m) if choice else (n, 0) for n, m, choice in options])
 
 
-@dataclass(frozen=True)
-class _Options:
-    """Of one row: slots of either draft that are worth their price, and whether to prefer which.
-
-    `is_bound` to the model's draft with or without a pass of the others.
-    """
-
-    looked_up: int
-    drafted: int
-    is_better_drafted: bool
-    is_bound: bool
-
-    def choose(self, has_pass: bool) -> tuple[int, int]:
-        """Slots looked up, and slots drafted."""
-        if self.is_bound or (has_pass and self.is_better_drafted):
-            return 0, self.drafted
-        return self.looked_up, 0
+#: The model's draft of a row: not worth its price, better than what was looked up, or a must.
+_WORSE, _BETTER, _BOUND = 0, 1, 2
 
 
-def _options(row: RowChance, price: float, draft_price: float, most: int) -> _Options:
+def _options(row: RowChance, price: float, draft_price: float, most: int) -> tuple[int, int, int]:
+    """Slots of either draft that are worth their price, and what to think of the model's."""
     if row.is_fixed:
         n = len(row.looked_up)
-        return _Options(n, len(row.drafted), is_better_drafted=False, is_bound=not n)
-    looked_up, gain = _worth(row.looked_up[:most], price)
-    drafted, gain_drafted = _worth(row.drafted[:most], price)
-    return _Options(looked_up, drafted, gain_drafted - draft_price > gain, is_bound=False)
+        return n, len(row.drafted), _WORSE if n else _BOUND
+    n, gain = _worth(row.looked_up[:most], price)
+    m, gain_drafted = _worth(row.drafted[:most], price)
+    return n, m, _BETTER if gain_drafted - draft_price > gain else _WORSE
 
 
 def _worth(survival: Sequence[float], price: float) -> tuple[int, float]:
@@ -160,16 +149,19 @@ def _worth(survival: Sequence[float], price: float) -> tuple[int, float]:
     return n, gain
 
 
-def _lens(
-    rows: Sequence[RowChance], costs: Costs, looked_up: tuple[int, ...], drafted: tuple[int, ...]
-) -> Lens:
-    tokens = float(len(rows))
-    for row, n, m in zip(rows, looked_up, drafted, strict=True):
-        tokens += sum(row.looked_up[:n]) + sum(row.drafted[:m])
-    both = [n + m for n, m in zip(looked_up, drafted, strict=True)]
-    places = len(rows) * max(both) if costs.is_padded else sum(both)
+def _lens(rows: Sequence[RowChance], costs: Costs, chosen: Sequence[tuple[int, int]]) -> Lens:
+    """Slots looked up and drafted of each row, with what they bring and cost."""
+    tokens, places, longest, num_drafting = float(len(rows)), 0, 0, 0
+    for row, (n, m) in zip(rows, chosen, strict=True):
+        if n or m:
+            tokens += sum(row.looked_up[:n]) + sum(row.drafted[:m])
+            places += n + m
+            longest = max(longest, n + m)
+            num_drafting += m > 0
+    if costs.is_padded:
+        places = len(rows) * longest
     ms = costs.fixed_ms + costs.row_ms * (len(rows) + places)
-    num_drafting = sum(1 for m in drafted if m)
     if num_drafting:
         ms += costs.draft_fixed_ms + costs.draft_row_ms * num_drafting
+    looked_up, drafted = zip(*chosen, strict=True)
     return Lens(looked_up, drafted, tokens, ms)
