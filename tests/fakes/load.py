@@ -79,12 +79,16 @@ class Run:
             if self.budget is None:
                 chances = [self.world.chance(is_found) for is_found in found]
                 lens = best_lens(chances, self.world.costs(), 0.0, NUM_DRAFT)
+            elif self.budget.rests(self.num_rows, self.world.kind):
+                nothing = (0,) * self.num_rows
+                self._run(loads, Lens(nothing, nothing, 0.0, 0.0), is_planned=False)
+                continue
             else:
                 lens = self.budget.plan(loads, self.world.kind)
             self._run(loads, lens)
         return self
 
-    def _run(self, loads: Sequence[RowLoad], lens: Lens) -> None:
+    def _run(self, loads: Sequence[RowLoad], lens: Lens, is_planned: bool = True) -> None:
         outcomes = [
             self._outcome(load, n, m)
             for load, n, m in zip(loads, lens.looked_up, lens.drafted, strict=True)
@@ -99,7 +103,7 @@ class Run:
         self.ms += pass_ms + draft_ms
         self.num_tokens += sum(len(outcome.committed_ids) for outcome in outcomes)
         self.plans.append(lens)
-        if self.budget is not None:
+        if self.budget is not None and is_planned:
             self.budget.note(loads, self.world.kind, lens, outcomes, pass_ms, draft_ms)
 
     def _outcome(self, load: RowLoad, looked_up: int, drafted: int) -> RowOutcome:
@@ -148,6 +152,9 @@ class RandomBudget(DraftBudget):
         super().__init__()
         self._dice = random.Random(seed)
         self.plans: list[Lens] = []
+
+    def rests(self, num_rows: int, kind: PassKind) -> bool:
+        return self._dice.random() < 0.1
 
     def plan(self, rows: Sequence[RowLoad], kind: PassKind) -> Lens:
         looked_up, drafted = [], []

@@ -17,7 +17,7 @@ from blockdraft.layers.block_layout import block_positions
 
 #: Rows that may wait until they are read: projected together they cost a third of what they cost
 #: one cycle at a time, and many a cycle drafts nothing.
-_MOST_WAITING = 64
+_MOST_WAITING = 128
 
 #: Features [n, f] and their positions [n] to keys and values, each [l, n, g, d].
 Project = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -42,8 +42,7 @@ def plan_cycle(
         RowLoad(
             limit=batch.max_lens[i],
             is_greedy=row.params.is_greedy,
-            # Which text a seed gives depends on the lengths: not on those who run beside it, then.
-            is_fixed=row.params.seed is not None and not row.params.is_greedy,
+            is_fixed=row.has_fixed_drafts,
             acceptance=row.acceptance,
             found_ids=ids[i][: found.lens[i]] if found is not None else (),
             match_len=found.match_lens[i] if found is not None else 0,

@@ -66,6 +66,14 @@ class Row:
         return self.limit_len - len(self.token_ids)
 
     @property
+    def has_fixed_drafts(self) -> bool:
+        """Whether its drafts must not be fitted to the load: a seed of its own promises one text.
+
+        Which text a seed gives depends on the lengths of drafts, and they on what else runs.
+        """
+        return self.params.seed is not None and not self.params.is_greedy
+
+    @property
     def is_finished(self) -> bool:
         return self.finish_reason is not None
 

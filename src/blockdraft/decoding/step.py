@@ -27,11 +27,11 @@ from blockdraft.decoding.choose_tokens import (
 from blockdraft.decoding.load import note_cycle, pass_kind, plan_cycle, planned_batch
 from blockdraft.decoding.row import Row
 from blockdraft.decoding.state import DecodeState, anchors
-from blockdraft.drafters.base import DraftBatch
+from blockdraft.drafters.base import DraftBatch, Drafter
 from blockdraft.sampling.streams import Purpose
 from blockdraft.targets.base import PassOutput, RowBatch
 from blockdraft.types import Cycle, Proposal, Verdict
-from blockdraft.verification.budget import DraftBudget
+from blockdraft.verification.budget import DraftBudget, PassKind
 
 
 @torch.inference_mode()
@@ -58,6 +58,8 @@ def propose(state: DecodeState) -> Proposal:
     state.planned = None
     if state.drafter is None or state.context is None:
         return nothing_drafted(len(state.rows))
+    if rests(state):
+        return nothing_drafted(len(state.rows))
     batch = draft_batch(state.rows, state.drafter.num_draft_tokens, state.target.device)
     if state.budget is not None and any(batch.max_lens):
         batch = within_budget(state, state.budget, batch)
@@ -70,14 +72,27 @@ def propose(state: DecodeState) -> Proposal:
         return state.drafter.select(drafted, batch)
 
 
+def rests(state: DecodeState) -> bool:
+    """Whether the load leaves no room for drafts, so that none are looked for."""
+    if state.budget is None or state.drafter is None:
+        return False
+    if any(row.has_fixed_drafts for row in state.rows):
+        return False
+    return state.budget.rests(len(state.rows), kind_of(state, state.drafter))
+
+
+def kind_of(state: DecodeState, drafter: Drafter) -> PassKind:
+    """What else the time of a pass depends on."""
+    return pass_kind(drafter, state.target.computes_padding, not best_is_enough(state.rows))
+
+
 def within_budget(state: DecodeState, budget: DraftBudget, batch: DraftBatch) -> DraftBatch:
     """The batch with what the load leaves of its lengths; remembers the plan, to learn from it."""
     assert state.drafter is not None
     assert state.context is not None
     with state.clock.phase("draft"):
         found = state.drafter.look_up(state.context, batch)
-    kind = pass_kind(state.drafter, state.target.computes_padding, not best_is_enough(state.rows))
-    state.planned = plan_cycle(budget, state.rows, batch, found, kind)
+    state.planned = plan_cycle(budget, state.rows, batch, found, kind_of(state, state.drafter))
     return planned_batch(batch, found, state.planned.lens)
 
 

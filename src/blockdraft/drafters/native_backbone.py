@@ -15,6 +15,7 @@ from torch import Tensor
 from blockdraft.cache.draft_context import Appended, KVDraftContext, valid_rows
 from blockdraft.cache.kept_memory import KeptMemory
 from blockdraft.drafters.config import DFlashConfig
+from blockdraft.kernels.grouped_weight import GroupedWeight
 from blockdraft.kernels.native import (
     ConvWeights,
     LayerWeights,
@@ -40,7 +41,7 @@ class NativeBackbone:
         self,
         config: DFlashConfig,
         tensors: Mapping[str, Tensor],
-        head: PackedLinear | Float[Tensor, "e m"],
+        head: PackedLinear | GroupedWeight | Float[Tensor, "e m"],
         embedding: Float[Tensor, "v m"],
         num_positions: int,
     ) -> None:
@@ -114,7 +115,7 @@ def _no_projection(features: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]
 def _model_weights(
     config: DFlashConfig,
     tensors: Mapping[str, Tensor],
-    head: PackedLinear | Float[Tensor, "e m"],
+    head: PackedLinear | GroupedWeight | Float[Tensor, "e m"],
     embedding: Float[Tensor, "v m"],
     num_positions: int,
 ) -> ModelWeights:

@@ -104,14 +104,24 @@ class Acceptance:
         self._rates: dict[tuple[bool, int], SlotRates] = {}
 
     def survival(
-        self, row: RowAcceptance, is_greedy: bool, match_len: int, length: int
+        self,
+        row: RowAcceptance,
+        is_greedy: bool,
+        match_len: int,
+        length: int,
+        least: float = 0.0,
     ) -> list[float]:
-        """Probability of each slot of a draft that it stands, and all before it."""
+        """Probability of each slot of a draft that it stands, and all before it.
+
+        Slots behind the first that is below `least` are left out: nobody will want them.
+        """
         factor, alive, out = row.of(match_len).factor, 1.0, []
         for rate in self._of(is_greedy, match_len).rates(length):
             failing = factor * rate / (factor * rate + 1.0 - rate)
             alive *= 1.0 - min(failing, _MOST_CERTAIN)
             out.append(alive)
+            if alive < least:
+                break
         return out
 
     def note(

@@ -29,9 +29,15 @@ from blockdraft.verification.draft_lens import (
 _FIRST_LEN = 2
 #: Cycles at most that are spent on learning what a row costs.
 _NUM_FIRST = 4
-#: Share of the tokens that may be lost by asking a drafter again that does not pay.
-_PROBE_SHARE = 0.01
-#: Cycles at least between two such.
+#: What drafting must gain to be worth looking for: as much as looking and choosing cost.
+_LEAST_GAIN = 0.05
+#: Weight of the last cycle's in the mean gain, and what is believed of it at first.
+_GAIN_WEIGHT, _FIRST_GAIN = 0.15, 0.1
+#: Cycles without looking where it gained less.
+_REST = 8
+#: Share of the tokens that may be lost by asking a drafter again that does not pay, and cycles at
+#: least between two such.
+_PROBE_SHARE = 0.005
 _PROBE_GAP = 8
 #: Drafter's passes that tell what one costs: the first also makes its layers.
 _NUM_TIMED = 2
@@ -101,11 +107,27 @@ class DraftBudget:
         self._costs: dict[bool, _KindCosts] = {}
         self._rate = 0.0
         self._credit, self._num_idle = 0.0, 0
+        self._rest: tuple[int, PassKind] | None = None
+        self._num_rests = 0
+        self._gain = _FIRST_GAIN
+
+    def rests(self, num_rows: int, kind: PassKind) -> bool:
+        """Whether the next cycle is to draft nothing, without a plan; a new load ends the rest.
+
+        Not for rows whose lengths may not depend on the load.
+        """
+        if self._rest != (num_rows, kind) or self._num_rests >= _REST:
+            self._rest = None
+            return False
+        self._num_rests += 1
+        return True
 
     def plan(self, rows: Sequence[RowLoad], kind: PassKind) -> Lens:
         """The lengths of the next cycle; one row takes all there is."""
-        chances = [self._chance(row, kind, is_alone=len(rows) == 1) for row in rows]
         known = self._costs.setdefault(kind.wants_logits, _KindCosts())
+        # Half of the price of a row in the cycle before.
+        least = 0.0 if kind.is_padded else self._rate * known.verify.row_ms / 2
+        chances = [self._chance(row, kind, len(rows) == 1, least) for row in rows]
         longest = max((max(len(c.looked_up), len(c.drafted)) for c in chances), default=0)
         costs = _costs(known, len(rows), kind)
         if len(rows) > 1 and self._is_first(known, len(rows)):
@@ -114,17 +136,39 @@ class DraftBudget:
             return most_tokens([_cut(chance, most) for chance in chances], costs, longest)
         best = best_lens(chances, costs, self._rate, longest)
         self._rate = best.rate
+        if not any(chance.is_fixed for chance in chances):
+            best = self._rested(best, most_tokens([_cut(c, 0) for c in chances], costs, 0), kind)
+        return self._probed(best, chances, costs, longest, known)
+
+    def _rested(self, best: Lens, plain: Lens, kind: PassKind) -> Lens:
+        """What drafting gains must pay for looking for drafts; else nothing is looked for."""
+        self._gain += _GAIN_WEIGHT * (best.rate / plain.rate - 1.0 - self._gain)
+        if self._gain >= _LEAST_GAIN or best.rate >= (1.0 + _LEAST_GAIN) * plain.rate:
+            return best
+        self._rest = len(plain.drafted), kind
+        return plain
+
+    def _probed(
+        self,
+        best: Lens,
+        chances: Sequence[RowChance],
+        costs: Costs,
+        longest: int,
+        known: _KindCosts,
+    ) -> Lens:
+        """What does not pay is asked again when that loses little enough of what was made since."""
+        num_rests, self._num_rests = self._num_rests, 0
         if any(best.drafted) or not any(chance.drafted for chance in chances):
             self._credit, self._num_idle = 0.0, 0
             return best
-        self._num_idle += 1
+        self._num_idle += 1 + num_rests
         if self._num_idle > _PROBE_GAP:
             probe = best_lens_drafting(chances, costs, best.rate, longest)
             lost = best.rate * probe.ms - probe.num_tokens
             if self._credit >= lost or known.draft.num_seen < _NUM_TIMED:
                 self._credit, self._num_idle = 0.0, 0
                 return probe
-        self._credit += _PROBE_SHARE * best.num_tokens
+        self._credit += _PROBE_SHARE * best.num_tokens * (1 + num_rests)
         return best
 
     def note(
@@ -168,13 +212,15 @@ class DraftBudget:
         else:
             row.acceptance.drafted.fade()
 
-    def _chance(self, row: RowLoad, kind: PassKind, is_alone: bool) -> RowChance:
+    def _chance(self, row: RowLoad, kind: PassKind, is_alone: bool, least: float) -> RowChance:
+        is_fixed = row.is_fixed or is_alone
+        least = 0.0 if is_fixed else least
         num_found, num_drafted = len(row.found_ids), min(row.limit, kind.num_draft_tokens)
         look, own = self._acceptance.survival, row.acceptance
         return RowChance(
-            looked_up=look(own, row.is_greedy, max(row.match_len, 1), num_found),
-            drafted=look(own, row.is_greedy, 0, num_drafted),
-            is_fixed=row.is_fixed or is_alone,
+            looked_up=look(own, row.is_greedy, max(row.match_len, 1), num_found, least),
+            drafted=look(own, row.is_greedy, 0, num_drafted, least),
+            is_fixed=is_fixed,
         )
 
     def _is_first(self, known: _KindCosts, num_rows: int) -> bool:
