@@ -35,14 +35,9 @@ class World:
     busy: float = 0.0
     kind: PassKind = KIND
 
-    def costs(self) -> Costs:
-        return Costs(
-            self.fixed_ms,
-            self.row_ms,
-            self.draft_fixed_ms,
-            self.draft_row_ms,
-            self.kind.is_padded,
-        )
+    def costs(self, num_rows: int) -> Costs:
+        draft_ms = self.draft_fixed_ms + self.draft_row_ms * num_rows
+        return Costs(self.fixed_ms, self.row_ms, draft_ms, self.kind.is_padded)
 
     def chance(self, is_found: bool) -> RowChance:
         """True survival of a row's slots."""
@@ -78,7 +73,7 @@ class Run:
             ]
             if self.budget is None:
                 chances = [self.world.chance(is_found) for is_found in found]
-                lens = best_lens(chances, self.world.costs(), 0.0, NUM_DRAFT)
+                lens = best_lens(chances, self.world.costs(self.num_rows), 0.0, NUM_DRAFT)
             elif self.budget.rests(self.num_rows, self.world.kind):
                 nothing = (0,) * self.num_rows
                 self._run(loads, Lens(nothing, nothing, 0.0, 0.0), is_planned=False)
@@ -95,11 +90,11 @@ class Run:
         ]
         sizes = [outcome.drafted_len for outcome in outcomes]
         rows = len(sizes) + (len(sizes) * max(sizes) if self.world.kind.is_padded else sum(sizes))
-        costs, num_drafting = self.world.costs(), sum(1 for m in lens.drafted if m)
+        costs = self.world.costs(self.num_rows)
         pass_ms = self._time(costs.fixed_ms + costs.row_ms * rows)
         draft_ms = 0.0
-        if num_drafting:
-            draft_ms = self._time(costs.draft_fixed_ms + costs.draft_row_ms * num_drafting)
+        if any(lens.drafted):
+            draft_ms = self._time(costs.draft_ms)
         self.ms += pass_ms + draft_ms
         self.num_tokens += sum(len(outcome.committed_ids) for outcome in outcomes)
         self.plans.append(lens)
@@ -128,15 +123,14 @@ def rate(world: World, num_rows: int, budget: DraftBudget | None, cycles: int) -
     """Tokens a millisecond, in times without noise from outside."""
     run = Run(world, num_rows, budget).cycles(cycles)
     quiet = Run(replace(world, noise=0.0, busy=0.0), num_rows, None)
-    costs = world.costs()
+    costs = world.costs(num_rows)
     ms = 0.0
     for lens in run.plans:
         both = [a + b for a, b in zip(lens.looked_up, lens.drafted, strict=True)]
         places = num_rows * max(both) if world.kind.is_padded else sum(both)
-        num_drafting = sum(1 for m in lens.drafted if m)
         ms += quiet._time(costs.fixed_ms + costs.row_ms * (num_rows + places))
-        if num_drafting:
-            ms += quiet._time(costs.draft_fixed_ms + costs.draft_row_ms * num_drafting)
+        if any(lens.drafted):
+            ms += quiet._time(costs.draft_ms)
     return run.num_tokens / ms
 
 
@@ -192,5 +186,5 @@ class TimedBudget(DraftBudget):
         drafted = [outcome.drafted_len for outcome in outcomes]
         places = len(drafted) * max(drafted) if kind.is_padded else sum(drafted)
         pass_ms = world.fixed_ms + world.row_ms * (len(drafted) + places)
-        draft_ms = world.draft_fixed_ms + world.draft_row_ms * sum(1 for m in lens.drafted if m)
+        draft_ms = world.costs(len(drafted)).draft_ms if any(lens.drafted) else 0.0
         super().note(rows, kind, lens, outcomes, pass_ms, draft_ms)

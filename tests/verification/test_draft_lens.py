@@ -26,8 +26,7 @@ COSTS = st.builds(
     Costs,
     fixed_ms=st.floats(0.5, 20),
     row_ms=st.floats(0, 3),
-    draft_fixed_ms=st.floats(0, 8),
-    draft_row_ms=st.floats(0, 3),
+    draft_ms=st.floats(0, 8),
     is_padded=st.booleans(),
 )
 
@@ -45,8 +44,7 @@ def rate_of(rows: list[RowChance], way: tuple[tuple[int, int], ...], costs: Cost
     sizes = [n + m for n, m in way]
     places = len(rows) * max(sizes) if costs.is_padded else sum(sizes)
     ms = costs.fixed_ms + costs.row_ms * (len(rows) + places)
-    drafting = sum(m > 0 for _, m in way)
-    return tokens / (ms + (costs.draft_fixed_ms + costs.draft_row_ms * drafting) * (drafting > 0))
+    return tokens / (ms + costs.draft_ms * any(m for _, m in way))
 
 
 @settings(max_examples=60, deadline=None)
@@ -77,7 +75,7 @@ def test_a_pass_that_costs_too_much_is_left_out_as_a_whole() -> None:
 
 @pytest.mark.parametrize("is_padded", [False, True])
 def test_fixed_rows_take_all_there_is(is_padded: bool) -> None:
-    costs = Costs(1.0, 1e9, 1e9, 1e9, is_padded)
+    costs = Costs(1.0, 1e9, 1e9, is_padded)
     rows = [RowChance((0.0, 0.0), (0.1,), True), RowChance((), (0.0, 0.0), True), RowChance((), ())]
     lens = best_lens(rows, costs, 0.0, LONGEST)
     assert (lens.looked_up, lens.drafted) == ((2, 0, 0), (0, 2, 0))

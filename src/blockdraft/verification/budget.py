@@ -190,9 +190,8 @@ class DraftBudget:
         places = len(rows) * max(drafted) if kind.is_padded else sum(drafted)
         known.last_rows = len(rows) + places
         known.verify.note(known.last_rows, pass_ms)
-        num_drafting = sum(1 for n in lens.drafted if n)
-        if num_drafting and known.verify.num_seen:
-            known.draft.note(num_drafting, draft_ms / known.verify.ms(len(rows)))
+        if any(lens.drafted) and known.verify.num_seen:
+            known.draft.note(len(rows), draft_ms / known.verify.ms(len(rows)))
         for row, outcome, n in zip(rows, outcomes, lens.drafted, strict=True):
             self._note_row(row, outcome, is_drafted=n > 0)
 
@@ -233,8 +232,7 @@ def _costs(known: _KindCosts, num_rows: int, kind: PassKind) -> Costs:
     return Costs(
         fixed_ms=known.verify.fixed_ms,
         row_ms=known.verify.row_ms,
-        draft_fixed_ms=known.draft.fixed_ms * unit,
-        draft_row_ms=known.draft.row_ms * unit,
+        draft_ms=known.draft.ms(num_rows) * unit,
         is_padded=kind.is_padded,
     )
 

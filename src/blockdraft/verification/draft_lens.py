@@ -22,16 +22,17 @@ _SHORTEST_MS = 1e-9
 
 @dataclass(frozen=True)
 class Costs:
-    """Of a cycle, in ms: beside the drafter's pass, and of that.
+    """Of a cycle, in ms.
 
     Attributes:
+        fixed_ms, row_ms: beside the drafter's pass, by the rows of the target's.
+        draft_ms: the drafter's pass, which is over all rows, whoever has a use for it.
         is_padded: a pass costs as many rows for each sequence as for the longest.
     """
 
     fixed_ms: float
     row_ms: float
-    draft_fixed_ms: float = 0.0
-    draft_row_ms: float = 0.0
+    draft_ms: float = 0.0
     is_padded: bool = False
 
 
@@ -115,27 +116,26 @@ def _at_rate(rows: Sequence[RowChance], costs: Costs, rate: float, longest: int)
     there is one candidate for each length.
     """
     price = 0.0 if costs.is_padded else rate * costs.row_ms
-    draft_price = rate * costs.draft_row_ms
     for most in range(longest + 1) if costs.is_padded else (longest,):
-        options = [_options(row, price, draft_price, most) for row in rows]
+        options = [_options(row, price, most) for row in rows]
         without = [(0, m) if choice == _BOUND else (n, 0) for n, m, choice in options]
         yield _lens(rows, costs, without)
         if any(choice == _BETTER for _, _, choice in options):
             yield _lens(rows, costs, [(0, m) if choice else (n, 0) for n, m, choice in options])
 
 
-#: The model's draft of a row: not worth its price, better than what was looked up, or a must.
+#: The model's draft of a row: not worth its rows, better than what was looked up, or a must.
 _WORSE, _BETTER, _BOUND = 0, 1, 2
 
 
-def _options(row: RowChance, price: float, draft_price: float, most: int) -> tuple[int, int, int]:
+def _options(row: RowChance, price: float, most: int) -> tuple[int, int, int]:
     """Slots of either draft that are worth their price, and what to think of the model's."""
     if row.is_fixed:
         n = len(row.looked_up)
         return n, len(row.drafted), _WORSE if n else _BOUND
     n, gain = _worth(row.looked_up[:most], price)
     m, gain_drafted = _worth(row.drafted[:most], price)
-    return n, m, _BETTER if gain_drafted - draft_price > gain else _WORSE
+    return n, m, _BETTER if gain_drafted > gain else _WORSE
 
 
 def _worth(survival: Sequence[float], price: float) -> tuple[int, float]:
@@ -151,17 +151,17 @@ def _worth(survival: Sequence[float], price: float) -> tuple[int, float]:
 
 def _lens(rows: Sequence[RowChance], costs: Costs, chosen: Sequence[tuple[int, int]]) -> Lens:
     """Slots looked up and drafted of each row, with what they bring and cost."""
-    tokens, places, longest, num_drafting = float(len(rows)), 0, 0, 0
+    tokens, places, longest, is_drafting = float(len(rows)), 0, 0, False
     for row, (n, m) in zip(rows, chosen, strict=True):
         if n or m:
             tokens += sum(row.looked_up[:n]) + sum(row.drafted[:m])
             places += n + m
             longest = max(longest, n + m)
-            num_drafting += m > 0
+            is_drafting |= m > 0
     if costs.is_padded:
         places = len(rows) * longest
     ms = costs.fixed_ms + costs.row_ms * (len(rows) + places)
-    if num_drafting:
-        ms += costs.draft_fixed_ms + costs.draft_row_ms * num_drafting
+    if is_drafting:
+        ms += costs.draft_ms
     looked_up, drafted = zip(*chosen, strict=True)
     return Lens(looked_up, drafted, tokens, ms)
