@@ -54,8 +54,8 @@ def start_llama_on_file(args: argparse.Namespace, stack: ExitStack) -> Rival:
 
     Raises: ConfigError if its Python is not given, or the target is no GGUF file.
     """
-    [path] = resolve(args.target).weight_paths
-    if args.llama_python is None or path.suffix != ".gguf":
+    path, *others = resolve(args.target).weight_paths
+    if args.llama_python is None or others or path.suffix != ".gguf":
         raise ConfigError("this section needs --llama-python, and a target out of a GGUF file")
     return stack.enter_context(_llama(args, path, "no-repacking"))
 

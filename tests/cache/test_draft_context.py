@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from blockdraft.cache.draft_context import KVDraftContext
+from blockdraft.cache.draft_context import KVDraftContext, Project
 from blockdraft.errors import CapacityError
 
 
@@ -17,7 +17,7 @@ def project(features: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     return k, -k
 
 
-def new(num_slots: int = 3, max_len: int = 10) -> KVDraftContext:
+def new(num_slots: int = 3, max_len: int = 10, project: Project = project) -> KVDraftContext:
     return KVDraftContext(
         project,
         num_layers=2,
@@ -65,6 +65,25 @@ def test_appending_before_the_end_replaces_and_forgets() -> None:
     context.append(rows(9)[None], 0, [1], [1])
     assert held(context, 0) == [[1, 0], [9, 1]]
     assert not bool(context.k[:, 0, 2:].any())
+
+
+def test_rows_that_wait_for_a_freed_slot_are_never_projected() -> None:
+    seen: list[int] = []
+
+    def watched(features: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        seen.extend(features[:, 0].int().tolist())
+        return project(features, positions)
+
+    context = new(project=watched)
+    context.append(torch.stack([rows(1, 2), rows(3, 4)]), 0, [0, 0], [2, 2])
+    context.append(rows(5)[None], 1, [2], [1])
+    context.reset(1)
+    assert context.num_bytes() > 0
+    assert seen == []
+    assert held(context, 0) == [[1, 0], [2, 1]]
+    assert seen == [1, 2]
+    context.append(rows(7)[None], 1, [0], [1])
+    assert held(context, 1) == [[7, 0]]
 
 
 def test_a_hole_is_our_own_bug() -> None:

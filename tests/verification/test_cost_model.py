@@ -74,3 +74,13 @@ def test_any_times_leave_finite_costs_that_are_not_negative(times: list[tuple[in
     assert 0 <= cost.fixed_ms < math.inf
     assert 0 <= cost.row_ms < math.inf
     assert math.isfinite(cost.ms(128))
+
+
+def test_rows_that_cost_nothing_do_not_make_it_rigid() -> None:
+    """Passes limited by memory: the machine becomes slower as a whole, and is followed."""
+    cost = PassCost()
+    for i in range(1500):
+        cost.note((1, 2, 3, 8)[i % 4], 6.0)
+    for i in range(50):
+        cost.note((1, 2, 3, 8)[i % 4], 12.0)
+    assert cost.ms(4) == pytest.approx(12.0, rel=0.1)

@@ -31,6 +31,11 @@ class Appended(NamedTuple):
     starts: Sequence[int]
     lens: Sequence[int]
 
+    def without(self, slot: int) -> Appended:
+        """The same but for the rows of a slot."""
+        kept = (0 if self.first_slot + i == slot else n for i, n in enumerate(self.lens))
+        return self._replace(lens=tuple(kept))
+
 
 class KVDraftContext(DraftContext):
     """k and v, each [l, slots, s, g, d]: row t of a slot is made from the features of position t.
@@ -182,7 +187,7 @@ class KVDraftContext(DraftContext):
         self._clear(slot, 0)
 
     def num_bytes(self) -> int:
-        return self.k.nbytes + self.v.nbytes
+        return self._k.nbytes + self._v.nbytes
 
     def _set_len(self, slot: int, length: int) -> None:
         if length < self.lens[slot]:
@@ -192,8 +197,12 @@ class KVDraftContext(DraftContext):
 
     def _clear(self, slot: int, first: int) -> None:
         """Zero what a slot holds from row `first` on."""
-        self.k[:, slot, first : self._used[slot]] = 0
-        self.v[:, slot, first : self._used[slot]] = 0
+        if first:
+            self._catch_up()
+        else:
+            self._waiting = [part for old in self._waiting if any((part := old.without(slot)).lens)]
+        self._k[:, slot, first : self._used[slot]] = 0
+        self._v[:, slot, first : self._used[slot]] = 0
         self._used[slot] = min(first, self._used[slot])
 
 

@@ -60,7 +60,12 @@ _TopP = Annotated[
     float, typer.Option(help="Keep the likeliest tokens up to this sum, where sampled.")
 ]
 _TopK = Annotated[int, typer.Option(help="Keep this many likeliest tokens, where sampled; 0: all.")]
-_Seed = Annotated[int, typer.Option(help="Of sampling; prompt i takes seed + i.")]
+_Seed = Annotated[
+    int,
+    typer.Option(
+        help="Of sampling; prompt i takes seed + i, unless drafts are fitted to several requests."
+    ),
+]
 _DataDir = Annotated[
     Path | None,
     typer.Option(

@@ -30,7 +30,8 @@ class Settings:
     Attributes:
         concurrency: numbers of prompts that run at once.
         temperatures: 0 is greedy; `top_p` and `top_k` hold for the others.
-        seed: of the random streams; prompt i of a task samples with seed + i.
+        seed: of the random streams; prompt i of a task samples with seed + i. Prompts at once whose
+            drafts are fitted to the load have fresh streams instead.
         candidates: also watch, in greedy runs that are not timed, what drafters chose from.
         adaptive: the methods of this process fit their drafts to the load.
     Raises: ConfigError for an empty list or a value out of range.

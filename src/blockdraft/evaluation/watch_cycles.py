@@ -79,12 +79,16 @@ class LatticeWatch(Drafter):
         self.inner = drafter if self._block is None else drafter.with_innermost(self._block)
         self.name, self.num_draft_tokens = drafter.name, drafter.num_draft_tokens
         self.target_layer_ids = drafter.target_layer_ids
+        self.has_model = drafter.has_model
         self.proposal: Proposal | None = None
 
     @property
     def lattice(self) -> SeenLattice | None:
         """None where the cycle's drafts were not chosen from candidates."""
         return None if self._block is None else self._block.lattice
+
+    def look_up(self, context: DraftContext, batch: DraftBatch) -> Proposal | None:
+        return self.inner.look_up(context, batch)
 
     def forget(self) -> None:
         """A cycle without a draft must not show the one before."""

@@ -135,7 +135,7 @@ class DraftBudget:
             most = 0 if known.last_rows > len(rows) else _FIRST_LEN
             return most_tokens([_cut(chance, most) for chance in chances], costs, longest)
         best = best_lens(chances, costs, self._rate, longest)
-        self._rate = best.rate
+        self._rate = best.rate if known.verify.num_seen else 0.0
         if not any(chance.is_fixed for chance in chances):
             best = self._rested(best, most_tokens([_cut(c, 0) for c in chances], costs, 0), kind)
         return self._probed(best, chances, costs, longest, known)

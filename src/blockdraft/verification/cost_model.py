@@ -78,8 +78,9 @@ class PassCost:
 
     def _drift(self) -> None:
         both = _DRIFT_TOGETHER**2
+        # Always, also where a row costs next to nothing: else the line would become rigid.
+        self._fixed_var += (both + _DRIFT_ALONE**2) * self.fixed_ms**2
         if self._row_var < (_UNKNOWN * self.row_ms) ** 2:
-            self._fixed_var += (both + _DRIFT_ALONE**2) * self.fixed_ms**2
             self._row_var += (both + _DRIFT_ALONE**2) * self.row_ms**2
             self._covariance += both * self.fixed_ms * self.row_ms
 

@@ -86,9 +86,9 @@ def test_without_a_drafter_drafting_is_free() -> None:
     assert free.speedup == pytest.approx(20 / 11)
 
 
-def result(folder: Path, rows: Any) -> Path:
+def result(folder: Path, rows: Any, **settings: bool) -> Path:
     path = folder / "R.json"
-    path.write_text(json.dumps({"rows": rows}))
+    path.write_text(json.dumps({"rows": rows, "settings": settings}))
     return path
 
 
@@ -114,6 +114,17 @@ def test_the_tau_of_a_lookup_counts_cycles_without_a_draft(tmp_path: Path) -> No
     counts = {"accepted_by_position": [24, 20, 18], "drafted_by_position": [60, 60, 60]}
     [found] = read_acceptances(result(tmp_path, [row(method="ngram", cycles=100, **counts)]))
     assert found.tau(3) == pytest.approx(1.62)
+
+
+def test_drafts_that_were_fitted_to_a_load_are_left_out(tmp_path: Path) -> None:
+    """What was cut there never had a chance to stand."""
+    alone = row(concurrency=1, accepted_by_position=[9, 5, 2])
+    path = result(tmp_path, [row(concurrency=16), alone], adaptive=True)
+    assert read_acceptances(path)[0].by_position == (0.9, 0.5, 0.2)
+    with pytest.raises(CheckpointError, match=r"fitted to several requests.*--concurrency 1"):
+        read_acceptances(result(tmp_path, [row(concurrency=16)], adaptive=True))
+    [found] = read_acceptances(result(tmp_path, [row(concurrency=16)], adaptive=False))
+    assert found.by_position == (0.8, 0.4, 0.1)
 
 
 def test_methods_and_temperatures_that_look_alike_are_all_kept(tmp_path: Path) -> None:

@@ -169,6 +169,13 @@ def test_a_drafter_shares_a_grouped_head_or_takes_some_of_its_rows(isa: str) -> 
     assert torch.equal(draft(target.head.packed_rows(rows)), whole[:, rows])
 
 
+def test_a_shared_grouped_head_serves_as_a_tied_embedding(isa: str) -> None:
+    target = NativePass(grouped_model(random_weights(), 4), isa)
+    shared = dataclasses.replace(random_weights(), head=target.head, embedding=None)
+    own = dataclasses.replace(random_weights(), head=target.head.rows(torch.arange(61)))
+    assert torch.equal(logits_of(shared, isa), logits_of(own, isa))
+
+
 def test_memory_is_about_a_third(isa: str) -> None:
     weights = grouped_model(random_weights(vocab_size=2000), 4)
     whole = NativePass(dequantised_model(weights), isa)

@@ -97,15 +97,20 @@ class PackedLinear:
         packed.view(torch.int32).squeeze(-1).copy_(_blocks(weight))
         return packed, structs.WEIGHTS_BF16
 
+    @property
+    def is_grouped(self) -> bool:
+        """Whether the weight lies in groups of integers."""
+        return self.packed.dtype == torch.uint8
+
     def packed_rows(self, ids: Int64[Tensor, "e"]) -> Weight:
         """Weights of some outputs, to pack them once more: grouped ones stay grouped."""
-        if self.packed.dtype == torch.uint8:
+        if self.is_grouped:
             return unpack_grouped(self.packed, self.num_outputs).rows(ids)
         return self.rows(ids)
 
     def rows(self, ids: Int64[Tensor, "e"]) -> Float[Tensor, "e k"]:
         """Weights of some outputs: bfloat16, or the float32 numbers that int8 stands for."""
-        if self.packed.dtype == torch.uint8:
+        if self.is_grouped:
             return unpack_grouped(self.packed, self.num_outputs).rows(ids).dequantise()
         block, lane = ids // BLOCK, ids % BLOCK
         if self.scales is not None:

@@ -205,6 +205,8 @@ class PackedModel:
         table = weights.embedding
         if table is None and isinstance(weights.head, GroupedWeight):
             table = weights.head.dequantise()  # rows of groups lie in too many pieces to be read
+        elif table is None and self.head is not None and self.head.is_grouped:
+            table = self.head.rows(torch.arange(self.head.num_outputs))
         if table is None:
             return None
         table = table.detach().to("cpu", torch.bfloat16).contiguous()

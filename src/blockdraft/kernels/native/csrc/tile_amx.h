@@ -212,6 +212,8 @@ BD_INLINE void bd_tile_steps(const int kind, const uint16_t *x, ptrdiff_t x_stri
     for (int k = 0; k < k_padded; k += 32) {
         uint16_t *weights = expanded + (keeps ? k : k % 64) * BD_BLOCK;
         packed = bd_expand_step(kind, &tables, packed, weights);
+        /* Tile loads do not tell the compiler what they read. */
+        __asm__ volatile("" ::: "memory");
         _tile_loadd(ROWS_A, x + k, x_bytes);
         _tile_loadd(WEIGHT_LOW, weights, 4 * BD_BLOCK);
         _tile_loadd(WEIGHT_HIGH, weights + BD_BLOCK, 4 * BD_BLOCK);
