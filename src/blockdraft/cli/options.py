@@ -41,7 +41,7 @@ Weights = Annotated[
     str | None,
     typer.Option(
         help="int8: matrices rounded to 8 bits, half the bytes to read; the rounded model is then "
-        "the target. bfloat16: expanded in memory where kernels could read a GGUF file's own bytes. "
+        "the target. bfloat16: expanded where kernels could read the bytes of a GGUF file itself. "
         "If not given: as they are."
     ),
 ]
