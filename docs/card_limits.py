@@ -31,7 +31,10 @@ def limits(
         "",
         "A drafter can only cost time: whatever it drafts, the text is the target's.",
         "",
-        *_measured([row for row in result["rows"] if row["method"] == method]),
+        *_measured(
+            [row for row in result["rows"] if row["method"] == method],
+            result["settings"].get("adaptive", False),
+        ),
         f"- Trained on {languages}. Of the target's {config.vocab_size:,} tokens"
         f" {drafted:,} can be drafted; text of other tokens, as in other scripts, is not.",
         f"- Trained on prompts and answers of together at most {max_lens[0]} tokens, answers of at"
@@ -42,7 +45,7 @@ def limits(
     ]
 
 
-def _measured(rows: Sequence[Row]) -> list[str]:
+def _measured(rows: Sequence[Row], is_adaptive: bool) -> list[str]:
     """The worst task; the loads where drafting costs time, and what sampling does."""
     cells = defaultdict(list)
     for row in rows:
@@ -55,7 +58,9 @@ def _measured(rows: Sequence[Row]) -> list[str]:
             continue
         many = f"{load} requests at once" if load > 1 else "One request at a time"
         how = f"at temperature {temperature:g}" if temperature else "greedy"
-        lines.append(f"- {many}, {how}: τ {tau:.2f}, {gain:.2f} times plain speed.")
+        # Under load little or nothing is drafted, and τ is that of the load.
+        share = f"τ {tau:.2f}, " if load == 1 or not is_adaptive else "drafts fitted to the load, "
+        lines.append(f"- {many}, {how}: {share}{gain:.2f} times plain speed.")
     return lines
 
 

@@ -60,18 +60,13 @@ static bd_linear random_linear(int n, int k, int has_bias) {
     return linear;
 }
 
-static void drop_weights(bd_linear *linear) {
-    free((void *)linear->packed);
-    linear->packed = NULL;
-}
-
 /* The same layer with int8 weights. */
 static bd_linear random_int8_linear(int n, int k) {
     bd_linear linear = random_linear(n, k, 1);
     size_t count = (size_t)round_up(n) * (size_t)linear.k_padded;
     uint8_t *quantised = allocate(count, sizeof *quantised);
     for (size_t i = 0; i < count; i++) quantised[i] = (uint8_t)(128.0f + 250.0f * uniform());
-    drop_weights(&linear);
+    free((void *)linear.packed);
     linear.packed = quantised;
     linear.kind = BD_WEIGHTS_INT8;
     linear.scales = random_f32((size_t)round_up(n), 0.1f);
@@ -87,7 +82,7 @@ static bd_linear random_group_linear(int n, int k, int bits) {
     for (size_t i = 0; i < count; i += step)
         for (size_t half = 0; half < 64; half++)
             packed[i + 2 * half + 1] &= 0xb7; /* halves of a size like one: no nan, no infinity */
-    drop_weights(&linear);
+    free((void *)linear.packed);
     linear.packed = packed;
     linear.kind = bits == 4 ? BD_WEIGHTS_GROUP4 : BD_WEIGHTS_GROUP8;
     return linear;
