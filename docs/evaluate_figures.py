@@ -45,7 +45,7 @@ def evaluate_loads(result: dict[str, Any]) -> str:
     loads, methods = result["settings"]["concurrency"], _methods(result)
     lines = [
         f"Mean over {len(_tasks(result))} tasks. Plain decoding in tokens/s, the others in speed-up over plain decoding under "
-        "the same load ([JSON](../benchmarks/results/evaluate.json)).",
+        "the same load, in brackets that of the worst task ([JSON](../benchmarks/results/evaluate.json)).",
         "",
         f"| temperature | requests at once | plain | {' | '.join(METHODS[name] for name in methods)} |",
         "|---" * (len(methods) + 3) + "|",
@@ -55,7 +55,11 @@ def evaluate_loads(result: dict[str, Any]) -> str:
             rows = [r for r in result["rows"] if _is_at(r, load, temperature)]
             rate = _over(rows, "plain", lambda row: row["tokens_per_s"])
             gains = [_over(rows, name, lambda row: row["speedup"]) for name in methods]
-            cells = " | ".join("-" if gain is None else f"{gain:.2f}" for gain in gains)
+            worst = [_worst(rows, name) for name in methods]
+            cells = " | ".join(
+                "-" if gain is None else f"{gain:.2f} ({least:.2f})"
+                for gain, least in zip(gains, worst, strict=True)
+            )
             lines.append(f"| {temperature:g} | {load} | {rate:.0f} | {cells} |")
     return "\n".join(lines) + "\n"
 
@@ -106,6 +110,10 @@ def _sameness(rows: Any) -> str:
     if any(row["num_diverged"] for row in rows):
         return "Some texts differ from plain decoding: see the JSON."
     return "All texts are those of plain decoding."
+
+
+def _worst(rows: Sequence[Row], method: str) -> float:
+    return min((row["speedup"] for row in rows if row["method"] == method), default=float("nan"))
 
 
 def _over(rows: Sequence[Row], method: str, value: Callable[[Row], float | None]) -> float | None:

@@ -9,6 +9,7 @@ import pytest
 from blockdraft.drafters.lookup_first import LookupFirst
 from blockdraft.drafters.ngram import NgramDrafter
 from blockdraft.engine.llm import LLM
+from blockdraft.errors import ConfigError
 from blockdraft.targets.base import Target
 from blockdraft.types import SamplingParams
 from blockdraft.verification.budget import DraftBudget
@@ -144,3 +145,8 @@ def test_the_description_says_whether_drafts_are_fitted() -> None:
     assert llm.describe()["adaptive"] is False
     assert LLM.from_parts(llm.loaded, drafter, adaptive=True).describe()["adaptive"] is True
     assert LLM.from_parts(llm.loaded, None, adaptive=True).describe()["adaptive"] is False
+
+
+def test_it_is_yes_or_no() -> None:
+    with pytest.raises(ConfigError, match="adaptive is 'maybe'; it must be True or False"):
+        LLM("no-such-model", adaptive="maybe")  # type: ignore[arg-type]

@@ -73,6 +73,8 @@ class LLM:
     ) -> None:
         if max_batch_size < 1 or prefill_chunk_len < 1:
             raise ConfigError("max_batch_size and prefill_chunk_len must be at least 1")
+        if not isinstance(adaptive, bool):
+            raise ConfigError(f"adaptive is {adaptive!r}; it must be True or False")
         self.log = log or (lambda _: None)
         self.loaded: LoadedTarget = load_target(
             target,
