@@ -39,8 +39,8 @@ _REST = 8
 #: least between two such.
 _PROBE_SHARE = 0.005
 _PROBE_GAP = 8
-#: Drafter's passes that tell what one costs: the first also makes its layers.
-_NUM_TIMED = 2
+#: Drafter's passes that tell what one costs. The very first tells nothing: it makes the layers too.
+_NUM_TIMED = 1
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ class _KindCosts:
     draft: PassCost = field(default_factory=PassCost)
     num_first: int = 0
     last_rows: int = 0
+    has_drafted: bool = False
 
 
 class DraftBudget:
@@ -191,7 +192,9 @@ class DraftBudget:
         known.last_rows = len(rows) + places
         known.verify.note(known.last_rows, pass_ms)
         if any(lens.drafted) and known.verify.num_seen:
-            known.draft.note(len(rows), draft_ms / known.verify.ms(len(rows)))
+            if known.has_drafted:
+                known.draft.note(len(rows), draft_ms / known.verify.ms(len(rows)))
+            known.has_drafted = True
         for row, outcome, n in zip(rows, outcomes, lens.drafted, strict=True):
             self._note_row(row, outcome, is_drafted=n > 0)
 
