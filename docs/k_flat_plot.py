@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-WIDTH, HEIGHT = 720, 420
-LEFT, RIGHT, TOP, BOTTOM = 56, 152, 16, 48
+WIDTH, HEIGHT = 744, 420
+LEFT, RIGHT, TOP, BOTTOM = 56, 176, 16, 48
 TICKS_MS = (5, 10, 20, 50, 100, 200)
 ENGINES = {
     "stored": "blockdraft, as stored",
