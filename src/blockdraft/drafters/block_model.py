@@ -89,7 +89,6 @@ class BlockModel:
         self._tensors, self.dtype, self.device, self._kernels = tensors, dtype, device, kernels
         ids = tensors.get(DRAFT_VOCAB_IDS)
         self.vocab = DraftVocab(None if ids is None else ids.to(device), config.vocab_size)
-        self._head_rows: tuple[Tensor, Tensor | None] | None = None
         self._target: TargetHandle | None = None
         self._has_warned = False
 
@@ -116,10 +115,10 @@ class BlockModel:
     @cached_property
     def head(self) -> Callable[[Tensor], Tensor]:
         """Raw logits of the tokens that can be drafted, for rows [n, m] in the target's dtype."""
-        if self._head_rows is None:
+        if self.vocab.ids is None:
             return self.target.head
         kernels = choose_kernels(self.target.info.dtype, self.device, self._kernels)
-        return kernels.linear(*self._head_rows)
+        return kernels.linear(*self.target.head_rows(self.vocab.ids))
 
     def _native_parts(self) -> tuple[Any, Tensor] | None:
         """Head and embedding of a target that runs on the native kernels.
@@ -154,8 +153,6 @@ class BlockModel:
         """Borrow the target's embedding and head. Raises: CheckpointError for a wrong pair."""
         check_pairing(self.config, self.provenance, target.info, self.source)
         self._target = target
-        if self.vocab.ids is not None:
-            self._head_rows = target.head_rows(self.vocab.ids)
 
     def new_context(self, num_slots: int, max_len: int) -> KVDraftContext:
         """An empty context for `num_slots` sequences of up to `max_len` tokens."""

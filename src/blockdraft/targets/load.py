@@ -84,29 +84,7 @@ def load_target(
     codec = source.codec()
     why_not = _why_not_decoder(source)
     if why_not is not None:
-        if exact:
-            raise UnsupportedError(
-                f"--exact needs our own decoder, which does not run {source.name} ({why_not}); "
-                "use --dtype float32 instead"
-            )
-        if weights == "int8":
-            raise UnsupportedError(
-                f"weights {weights!r} need our own decoder, which does not run {source.name} "
-                f"({why_not}); leave weights out"
-            )
-        if kernels != "auto":
-            raise UnsupportedError(
-                f"kernels {kernels!r} need our own decoder, which does not run {source.name} "
-                f"({why_not}); leave kernels at 'auto'"
-            )
-        log(f"{source.name}: runs on transformers ({why_not})")
-        # Imported late: transformers takes seconds, and most targets do not need it.
-        from blockdraft.targets.transformers import load_transformers_target
-
-        other = load_transformers_target(source, number_type, place)
-        if "context_note" in other.info.extra:
-            log(str(other.info.extra["context_note"]))
-        return LoadedTarget(other, codec, "transformers")
+        return _load_other(source, why_not, number_type, place, kernels, weights, exact, log)
     if weights == "int8":
         native = _load_quantised(source, number_type, place, log)
         return LoadedTarget(native, codec, f"native-{native.native_pass.isa}")
@@ -116,6 +94,42 @@ def load_target(
     if exact and isinstance(target, DecoderTarget):  # native kernels are exact as they are
         target, name_of_kernels = ExactTarget(target), f"{name_of_kernels}-exact"
     return LoadedTarget(target, codec, name_of_kernels)
+
+
+def _load_other(
+    source: SourceFiles,
+    why_not: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    kernels: str,
+    weights: str | None,
+    exact: bool,
+    log: Log,
+) -> LoadedTarget:
+    """A model that our own decoder does not run, on transformers."""
+    if exact:
+        raise UnsupportedError(
+            f"--exact needs our own decoder, which does not run {source.name} ({why_not}); "
+            "use --dtype float32 instead"
+        )
+    if weights == "int8":
+        raise UnsupportedError(
+            f"weights {weights!r} need our own decoder, which does not run {source.name} "
+            f"({why_not}); leave weights out"
+        )
+    if kernels != "auto":
+        raise UnsupportedError(
+            f"kernels {kernels!r} need our own decoder, which does not run {source.name} "
+            f"({why_not}); leave kernels at 'auto'"
+        )
+    log(f"{source.name}: runs on transformers ({why_not})")
+    # Imported late: transformers takes seconds, and most targets do not need it.
+    from blockdraft.targets.transformers import load_transformers_target
+
+    other = load_transformers_target(source, dtype, device)
+    if "context_note" in other.info.extra:
+        log(str(other.info.extra["context_note"]))
+    return LoadedTarget(other, source.codec(), "transformers")
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

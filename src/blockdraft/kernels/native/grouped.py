@@ -13,12 +13,6 @@ _BLOCK = 32
 _HEADER_BYTES = 4 * _BLOCK
 
 
-def grouped_bytes(weight: GroupedWeight) -> int:
-    """Bytes of a weight once it is packed."""
-    n, k = weight.shape
-    return -(-n // _BLOCK) * (k // GROUP) * _bytes_a_step(weight.bits)
-
-
 def pack_grouped(weight: GroupedWeight, out: UInt8[Tensor, "blocks steps bytes"]) -> None:
     """Write a weight in the order of csrc/expand_groups.h; outputs are padded by zeros."""
     n, k = weight.shape

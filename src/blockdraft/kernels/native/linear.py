@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from math import prod
 from typing import overload
 
 import torch
@@ -14,7 +15,6 @@ from blockdraft.errors import ConfigError
 from blockdraft.kernels.grouped_weight import GroupedWeight
 from blockdraft.kernels.native import structs
 from blockdraft.kernels.native.grouped import (
-    grouped_bytes,
     pack_grouped,
     packed_shape,
     unpack_grouped,
@@ -33,7 +33,7 @@ Weight = Tensor | GroupedWeight
 def packed_bytes(weight: Weight, dtype: torch.dtype) -> int:
     """Arena bytes of a weight once it is packed."""
     if isinstance(weight, GroupedWeight):
-        return aligned(grouped_bytes(weight))
+        return aligned(prod(packed_shape(weight)))
     return aligned(dtype.itemsize * _round_up(weight.shape[0]) * _round_up(weight.shape[1]))
 
 

@@ -107,6 +107,13 @@ BD_INLINE const uint16_t *bd_first_tile(const bd_product *product, const uint16_
         return product->expanded;
     }
 #endif
+#if defined(BD_TILE_INT8)
+    if (kind == BD_WEIGHTS_INT8 && is_only && !goes_on) {
+        bd_tile_int8(x, product->x_stride, num_rows, packed, num_inputs, sums, BD_BLOCK);
+        return NULL; /* no tile follows */
+    }
+#endif
+    (void)is_only;
     const uint16_t *weights = bd_panel(kind, packed, num_inputs, product->expanded);
     /* While this tile is multiplied, the weights behind it come from memory. */
     const uint8_t *behind =
